@@ -1,0 +1,450 @@
+"""The command `rag`: reads arguments, calls the layer below, prints. It computes nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pyrag import __version__
+from pyrag.errors import InvalidConfiguration, InvalidRequest, PyragError
+
+if TYPE_CHECKING:
+    import click
+
+    from pyrag.config import Configuration
+    from pyrag.embedded import EmbeddedServer
+    from pyrag.evaluation import Outcome
+    from pyrag.ingest import IngestReport
+    from pyrag.schemas import AskResponse
+    from pyrag.service import Service
+
+EXIT_FAILED_FILES = 3
+EXIT_WITHHELD = 4
+EXIT_INTERRUPTED = 130
+
+
+class _Group(TyperGroup):
+    """Prints a `PyragError` as message and hint on stderr, and exits with its code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PyragError as error:
+            note(f"error [{error.code}]: {error.message}")
+            for line in error.hint.splitlines():
+                note(f"  {line}")
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            note("interrupted")
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="pyrag: questions about a Markdown vault, answered with citations from one Postgres.",
+    epilog="Example: rag db init && rag ingest samples/acme-vault && rag ask '客户 P1 工单应该怎么升级？'",
+)
+db_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The database: set up, start, stop, look.")
+embeddings_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Embedding models.")
+app.add_typer(db_app, name="db")
+app.add_typer(embeddings_app, name="embeddings")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+TopKOption = Annotated[
+    int | None, typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5).")
+]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    env_file: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Read this .env instead of the repository's.")
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Keeps what all commands need."""
+    if version:
+        print(f"pyrag {__version__}")
+        raise typer.Exit
+    ctx.obj = env_file
+
+
+def main() -> None:
+    """Entry point of the console script `rag`."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    try:
+        app()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+# Database ----------------------------------------------------------------------------------------
+
+
+@db_app.command("init", epilog="Example: rag db init")
+def db_init(ctx: typer.Context) -> None:
+    """Create or update the schema `rag`; safe to run again, loses nothing."""
+    from pyrag.service import open_database
+
+    report = open_database(configuration(ctx).settings, note).install()
+    done = "created" if report.created else "checked"
+    print(f"schema rag {done}: version {report.version}, {report.functions} function files installed")
+    for name in report.migrations:
+        print(f"migration {name} applied")
+
+
+@db_app.command("start", epilog="Example: rag db start")
+def db_start(ctx: typer.Context) -> None:
+    """Start the embedded Postgres (every command that needs it does so by itself)."""
+    server = _embedded(ctx)
+    print(server.start())
+
+
+@db_app.command("stop", epilog="Example: rag db stop")
+def db_stop(ctx: typer.Context) -> None:
+    """Stop the embedded Postgres; its data stays."""
+    print("stopped" if _embedded(ctx).stop() else "was not running")
+
+
+@db_app.command("status", epilog="Example: psql \"$(rag db status --json | python3 -c 'import json, sys; "
+                "print(json.load(sys.stdin)[\"url\"])')\"")  # fmt: skip
+def db_status(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Show which database is used and whether it runs; `url` in --json can be used as it is."""
+    from pyrag.config import mask_password
+
+    settings = configuration(ctx).settings
+    if settings.database_url is not None:
+        url = settings.database_url.get_secret_value()
+        facts: dict[str, Any] = {"embedded": False, "url": url}
+    else:
+        status = _embedded(ctx).status()
+        facts = {
+            "embedded": True,
+            "running": status.running,
+            "url": status.url,
+            "data_dir": str(status.data_dir),
+            "version": status.version,
+            "pid": status.pid,
+            "log_file": str(status.log_file),
+        }
+    if as_json:
+        _print_json(facts)
+        return
+    for name, value in facts.items():
+        shown = mask_password(value) if name == "url" and value else value
+        print(f"{name + ':':<10} {'' if shown is None else shown}")
+
+
+@db_app.command(
+    "psql",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Example: rag db psql -c 'select * from rag.documents'",
+)
+def db_psql(ctx: typer.Context) -> None:
+    """Open psql on the database; further arguments are handed on to psql."""
+    import shutil
+
+    from pyrag.service import open_database
+
+    settings = configuration(ctx).settings
+    database = open_database(settings, note)
+    program = shutil.which("psql") if settings.database_url else str(_embedded(ctx).binary("psql"))
+    if program is None:
+        try:
+            program = str(_embedded(ctx, needed=False).binary("psql"))
+        except PyragError:
+            raise InvalidConfiguration(
+                "psql is not installed on this machine", hint="Install it, e.g.: apt-get install postgresql-client"
+            ) from None
+    sys.stdout.flush()
+    os.execv(program, [program, database.url, *ctx.args])
+
+
+def _embedded(ctx: typer.Context, needed: bool = True) -> EmbeddedServer:
+    from pyrag.embedded import EmbeddedServer
+
+    settings = configuration(ctx).settings
+    if needed and settings.database_url is not None:
+        raise InvalidConfiguration(
+            "DATABASE_URL is set, so the embedded server is not used",
+            hint="Remove DATABASE_URL to use the embedded server, or manage that database by its own means.",
+        )
+    assert settings.pyrag_home is not None
+    return EmbeddedServer(settings.pyrag_home, notify=note)
+
+
+# Configuration and models ------------------------------------------------------------------------
+
+
+@app.command("config", epilog="Example: rag config --json")
+def config(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Show every setting, where it comes from, and the resolved threshold; never a key or password."""
+    loaded = configuration(ctx)
+    rows = loaded.summary()
+    if as_json:
+        _print_json({"env_file": str(loaded.env_file) if loaded.env_file else None, "settings": rows})
+        return
+    print(f"env file: {loaded.env_file or 'none'}")
+    for row in rows:
+        value = "" if row["value"] is None else row["value"]
+        print(f"{row['variable']:<26} {value!s:<28} ({row['origin']}) {row['description']}")
+
+
+@embeddings_app.command("warmup", epilog="Example: EMBEDDING_PROVIDER=fake rag embeddings warmup")
+def embeddings_warmup(ctx: typer.Context) -> None:
+    """Fetch the embedding model so that later no network is needed (the fake provider needs nothing)."""
+    from pyrag.embeddings import build_embedder
+
+    embedder = build_embedder(configuration(ctx).settings)
+    print(f"{embedder.model} of provider {embedder.provider} is ready: nothing to download")
+
+
+# Ingest ------------------------------------------------------------------------------------------
+
+
+@app.command("ingest", epilog="Example: rag ingest ~/notes")
+def ingest(
+    ctx: typer.Context,
+    vault: Annotated[str | None, typer.Argument(help="Folder of notes; default VAULT_PATH.")] = None,
+    allow_mass_delete: Annotated[
+        bool, typer.Option("--allow-mass-delete", help="Delete even if many or all documents would vanish.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the index in step with a vault: new, changed, renamed and deleted notes. The vault is only read."""
+    from pyrag.ingest import ingest_vault
+    from pyrag.progress import progress_bar
+    from pyrag.service import Service, open_database
+    from pyrag.vault import resolve_vault
+
+    settings = configuration(ctx).settings
+    if vault is None and settings.vault_path is None:
+        raise InvalidRequest("no vault given", hint="Example: rag ingest samples/acme-vault, or set VAULT_PATH.")
+    path = resolve_vault(str(settings.vault_path) if vault is None else vault)
+    service = Service(settings, open_database(settings, note))
+    with progress_bar() as progress:
+        report = ingest_vault(
+            path,
+            service.database,
+            service.embedder,
+            allow_mass_delete=allow_mass_delete,
+            progress=progress,
+        )
+    for relative_path, warning in report.warnings:
+        note(f"warning: {relative_path}: {warning}")
+    for relative_path, reason in report.failed:
+        note(f"failed: {relative_path}: {reason}")
+    if as_json:
+        _print_json(report.run)
+    else:
+        _print_run(report)
+    if report.withheld:
+        note(f"{len(report.withheld)} deletions withheld ({report.withheld[0].reason.removeprefix('withheld: ')}).")
+        note("  If that is right, run again with --allow-mass-delete.")
+        raise typer.Exit(EXIT_WITHHELD)
+    if report.failed:
+        raise typer.Exit(EXIT_FAILED_FILES)
+
+
+def _print_run(report: IngestReport) -> None:
+    from datetime import datetime
+
+    run = report.run
+    seconds = (
+        datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])
+    ).total_seconds()
+    print(f"run {run['id']} of {run['vault_path']}: {run['status']} in {seconds:.1f} s")
+    print(
+        "documents: "
+        + ", ".join(
+            f"{run['documents_' + name]} {name}"
+            for name in ("added", "updated", "moved", "embedded", "deleted", "skipped", "failed")
+        )
+    )
+    print(
+        f"chunks: {run['chunks_written']} written; embeddings: {run['embeddings_written']} computed,"
+        f" {run['embeddings_reused']} reused"
+    )
+
+
+# Search, ask, eval -------------------------------------------------------------------------------
+
+
+@app.command("search", epilog="Example: rag search '客户 P1 工单应该怎么升级？' --top-k 3")
+def search(
+    ctx: typer.Context,
+    query: Annotated[str, typer.Argument(help="What to look for.")],
+    top_k: TopKOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the chunks nearest to a question, best first."""
+    response = _service(ctx, query).search(query, top_k)
+    if as_json:
+        _print_json(response.model_dump())
+        return
+    print(f"confidence {response.confidence:.4f}, {len(response.results)} results")
+    for number, result in enumerate(response.results, start=1):
+        print(f"\n[{number}] {result.score:.4f}  {result.source}")
+        if result.heading_path:
+            print(f"    {' > '.join(result.heading_path)}")
+        print(_indented(_excerpt(result.content)))
+
+
+@app.command("ask", epilog="Example: rag ask 'How do I find the query that blocks other sessions?'")
+def ask(
+    ctx: typer.Context,
+    question: Annotated[str, typer.Argument(help="The question, in any language.")],
+    top_k: TopKOption = None,
+    fallback: Annotated[
+        bool,
+        typer.Option("--fallback", help="Allow general knowledge if RAG_FALLBACK_ENABLED=true."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a question from the knowledge base with citations, or say honestly that it holds no answer."""
+    service = _service(ctx, question)
+    response = service.ask(question, top_k, fallback)
+    if as_json:
+        _print_json(response.model_dump())
+    else:
+        _print_answer(response, service.settings.threshold)
+
+
+@app.command("eval", epilog="Example: rag eval --answers")
+def evaluate(
+    ctx: typer.Context,
+    questions: Annotated[
+        Path | None, typer.Option(help="YAML file of questions; default eval/questions.yaml.", metavar="FILE")
+    ] = None,
+    answers: Annotated[bool, typer.Option("--answers", help="Print each answer with its citations.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask all questions with known answers; exit 1 if one comes out wrong (`hard` ones do not count)."""
+    from pyrag.evaluation import evaluate as run_evaluation
+    from pyrag.evaluation import load_questions
+    from pyrag.paths import data_path
+
+    service = _service(ctx)
+    loaded = load_questions(questions or data_path("eval") / "questions.yaml")
+    threshold = service.settings.threshold
+
+    def show(outcome: Outcome) -> None:
+        if as_json:
+            return
+        if answers:
+            print(f"Q: {outcome.question.question}")
+            _print_answer(outcome.response, threshold)
+            print(f"{_verdict(outcome)}\n")
+        else:
+            print(f"{_verdict(outcome)}  {outcome.question.id}: {outcome.question.question}")
+
+    outcomes = run_evaluation(service, loaded, show)
+    counted = [outcome for outcome in outcomes if not outcome.question.hard]
+    misses = [outcome for outcome in counted if not outcome.right]
+    if as_json:
+        _print_json(
+            {
+                "threshold": threshold,
+                "counted": len(counted),
+                "misses": len(misses),
+                "questions": [
+                    {
+                        **outcome.question.model_dump(),
+                        "mode": outcome.response.mode,
+                        "first_source": outcome.first_source,
+                        "confidence": outcome.response.confidence,
+                        "right": outcome.right,
+                    }
+                    for outcome in outcomes
+                ],
+            }
+        )
+    else:
+        hard = [outcome for outcome in outcomes if outcome.question.hard]
+        print(f"{len(counted) - len(misses)} of {len(counted)} right at threshold {threshold:.2f}", end="")
+        right = sum(outcome.right for outcome in hard)
+        print(f"; hard ones, not counted: {right} of {len(hard)} right" if hard else "")
+    if misses:
+        raise typer.Exit(1)
+
+
+def _verdict(outcome: Outcome) -> str:
+    question, response = outcome.question, outcome.response
+    word = "right" if outcome.right else "hard " if question.hard else "WRONG"
+    got = f"{response.mode} {outcome.first_source or ''}".strip()
+    text = f"{word}  {response.confidence:.4f}  {got}"
+    if not outcome.right:
+        text += f"  (expected {question.expected_mode} {', '.join(question.expected_sources)}".rstrip() + ")"
+    return text
+
+
+def _print_answer(response: AskResponse, threshold: float) -> None:
+    print(f"mode: {response.mode}   confidence: {response.confidence:.4f}   threshold: {threshold:.2f}\n")
+    print(response.answer)
+    if response.citations:
+        print("\ncitations:")
+    for number, citation in enumerate(response.citations, start=1):
+        print(f"[{number}] {citation.score:.4f}  {citation.source}")
+        if citation.heading:
+            print(f"    {citation.heading}")
+
+
+# Helpers -----------------------------------------------------------------------------------------
+
+
+def configuration(ctx: typer.Context) -> Configuration:
+    """The configuration of this call; its warnings go to stderr."""
+    from pyrag.config import load_configuration
+
+    loaded = load_configuration(ctx.obj)
+    for warning in loaded.warnings:
+        note(f"warning: {warning}")
+    return loaded
+
+
+def _service(ctx: typer.Context, question: str | None = None) -> Service:
+    from pyrag.service import Service, check_question, open_database
+
+    if question is not None:
+        check_question(question)
+    settings = configuration(ctx).settings
+    return Service(settings, open_database(settings, note))
+
+
+def note(text: str) -> None:
+    """A line on stderr: progress, warnings, errors."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _excerpt(content: str, lines: int = 6) -> str:
+    rows = [row for row in content.split("\n") if row.strip()]
+    return "\n".join(rows[:lines] + (["…"] if len(rows) > lines else []))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.split("\n"))

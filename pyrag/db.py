@@ -1,0 +1,355 @@
+"""The only module with SQL beside install.py: one method for one function of schema `rag`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row, dict_row
+
+from pyrag import __version__
+from pyrag.config import mask_password
+from pyrag.errors import (
+    DatabaseUnavailable,
+    InternalError,
+    InvalidRequest,
+    PyragError,
+    SchemaNotInitialized,
+    error_classes,
+)
+from pyrag.install import InstallReport, check_installed, install
+from pyrag.models import Chunk, Decision, EmbeddingInput, Hit, ManifestEntry, PlanItem, Vector
+
+_BY_SQLSTATE = {cls.sqlstate: cls for cls in error_classes() if cls.sqlstate}
+_NOT_INSTALLED = {"3F000", "42P01", "42883"}  # schema, table, function missing
+_UNAVAILABLE = ("08", "57P")  # connection lost, server shutting down
+_CONNECT_TIMEOUT_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One embedding configuration: the three columns that retrieval filters by."""
+
+    provider: str
+    model: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStatus:
+    """The row of `rag.index_status`."""
+
+    documents: int
+    chunks: int
+    embeddings_current_config: int
+    retrieval_ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A row of `rag.list_chunk_inputs`: a stored chunk that is to be embedded."""
+
+    chunk_id: int
+    content: str
+    heading_path: list[str]
+    relative_path: str
+    tags: list[str]
+    wikilinks: list[str]
+
+    def embedding_input(self) -> EmbeddingInput:
+        """The same as an embedder reads it."""
+        return EmbeddingInput(
+            self.content,
+            tuple(self.heading_path),
+            self.relative_path,
+            tuple(self.tags),
+            tuple(self.wikilinks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentWrite:
+    """A file as it is to be stored: the columns of `rag.documents`, its chunks, and what was embedded.
+
+    `input_hashes` runs parallel to `chunks`; `vectors` holds new vectors by input hash, the others are stored.
+    """
+
+    relative_path: str
+    file_path: str
+    content_hash: str
+    mtime_ns: int
+    size_bytes: int
+    frontmatter: dict[str, Any]
+    warnings: tuple[str, ...]
+    chunks: Sequence[Chunk]
+    input_hashes: Sequence[str]
+    vectors: dict[str, Vector]
+
+
+class Database:
+    """One Postgres database; each method opens a connection for as long as it needs one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def install(self) -> InstallReport:
+        """Creates or updates schema `rag`; see `install.install`."""
+        with self._connection() as connection:
+            return install(connection)
+
+    def search_chunks(self, vector: Vector, index: Index, top_k: int) -> list[Hit]:
+        """`rag.search_chunks`: the nearest chunks, best first."""
+        with self._connection(check=True) as connection, connection.cursor(row_factory=class_row(Hit)) as cursor:
+            return cursor.execute(
+                "select * from rag.search_chunks(%s::public.vector, %s, %s, %s, %s)",
+                [_vector_text(vector), index.provider, index.model, index.dim, top_k],
+            ).fetchall()
+
+    def decide_mode(
+        self, confidence: float, threshold: float, fallback: bool, fallback_enabled: bool
+    ) -> Decision:
+        """`rag.decide_mode`: rag, no_answer or fallback, and why."""
+        with self._connection() as connection, connection.cursor(row_factory=class_row(Decision)) as cursor:
+            row = cursor.execute(
+                "select * from rag.decide_mode(%s, %s, %s, %s)",
+                [confidence, threshold, fallback, fallback_enabled],
+            ).fetchone()
+            assert row is not None
+            return row
+
+    def index_status(self, index: Index) -> IndexStatus:
+        """`rag.index_status`: what is stored, and whether it can be searched."""
+        with (
+            self._connection(check=True) as connection,
+            connection.cursor(row_factory=class_row(IndexStatus)) as cursor,
+        ):
+            row = cursor.execute(
+                "select * from rag.index_status(%s, %s, %s)", [index.provider, index.model, index.dim]
+            ).fetchone()
+            assert row is not None
+            return row
+
+    @contextmanager
+    def ingest_session(self) -> Iterator[IngestSession]:
+        """A connection of its own for one run: the run lives as long as this connection."""
+        from pgvector.psycopg.vector import register_vector_info
+        from psycopg.types import TypeInfo
+
+        with self._connection(check=True) as connection:
+            register_vector_info(connection, TypeInfo.fetch(connection, "public.vector"))
+            yield IngestSession(connection)
+
+    @contextmanager
+    def _connection(self, check: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        """An autocommit connection whose errors come out as `PyragError`; `check` compares the schema first."""
+        with translated_errors():
+            try:
+                connection = psycopg.connect(
+                    self.url,
+                    autocommit=True,
+                    connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+                    application_name="pyrag",
+                )
+            except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
+                raise DatabaseUnavailable(
+                    f"The database {mask_password(self.url)} cannot be reached: {_first_line(error)}",
+                    hint="Start it with: docker compose up -d postgres\n"
+                    "or remove DATABASE_URL to use the embedded server.",
+                ) from None
+            with connection:
+                if check:
+                    check_installed(connection)
+                yield connection
+
+
+class IngestSession:
+    """The functions of one ingest run, over one connection; each call is one transaction."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def begin_run(self, vault_path: str, index: Index) -> int:
+        """`rag.begin_run`: the number of the new run."""
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "pyrag": __version__}
+        row = self._one(
+            "select rag.begin_run(%s, %s, %s, %s, %s) as run_id",
+            [vault_path, index.provider, index.model, index.dim, json.dumps(about)],
+        )
+        return int(row["run_id"])
+
+    def record_plan(
+        self, run_id: int, entries: Sequence[ManifestEntry], allow_mass_delete: bool
+    ) -> list[PlanItem]:
+        """`rag.record_plan`: what is to be done, in order; unchanged files are not among it."""
+        manifest = [
+            {
+                "path": entry.relative_path,
+                "hash": entry.content_hash,
+                "size": entry.size_bytes,
+                "mtime": entry.mtime_ns,
+                "error": entry.error,
+            }
+            for entry in entries
+        ]
+        with translated_errors(), self._connection.cursor(row_factory=class_row(PlanItem)) as cursor:
+            return cursor.execute(
+                "select * from rag.record_plan(%s, %s, %s)", [run_id, json.dumps(manifest), allow_mass_delete]
+            ).fetchall()
+
+    def known_input_hashes(self, hashes: Sequence[str], index: Index) -> set[str]:
+        """`rag.known_input_hashes`: those of the hashes that have a vector already."""
+        rows = self._all(
+            "select k.input_hash from rag.known_input_hashes(%s, %s, %s, %s) as k",
+            [list(hashes), index.provider, index.model, index.dim],
+        )
+        return {row["input_hash"] for row in rows}
+
+    def replace_document(self, run_id: int, document: DocumentWrite) -> None:
+        """`rag.replace_document`: stores document, chunks and embeddings in one transaction."""
+        from pgvector import Vector as PgVector
+
+        positions = {key: number for number, key in enumerate(document.vectors, start=1)}
+        chunks = [
+            {
+                "chunk_index": chunk.chunk_index,
+                "content": chunk.content,
+                "heading_path": chunk.heading_path,
+                "tags": chunk.tags,
+                "wikilinks": chunk.wikilinks,
+                "metadata": chunk.metadata,
+                "content_hash": chunk.content_hash,
+                "token_count": chunk.token_count,
+                "input_hash": input_hash,
+                "embedding": positions.get(input_hash),
+            }
+            for chunk, input_hash in zip(document.chunks, document.input_hashes, strict=True)
+        ]
+        about = {
+            "file_path": document.file_path,
+            "content_hash": document.content_hash,
+            "mtime_ns": document.mtime_ns,
+            "size_bytes": document.size_bytes,
+            "frontmatter": document.frontmatter,
+            "warnings": document.warnings,
+        }
+        self._one(
+            "select rag.replace_document(%s, %s, %s, %s, %b::public.vector[]) as id",
+            [
+                run_id,
+                document.relative_path,
+                json.dumps(about, ensure_ascii=False, allow_nan=False),
+                json.dumps(chunks, ensure_ascii=False, allow_nan=False),
+                [PgVector(list(vector)) for vector in document.vectors.values()],
+            ],
+        )
+
+    def list_chunk_inputs(self, run_id: int, relative_path: str) -> list[StoredChunk]:
+        """`rag.list_chunk_inputs`: the chunks of a document that lack an embedding."""
+        with translated_errors(), self._connection.cursor(row_factory=class_row(StoredChunk)) as cursor:
+            return cursor.execute(
+                "select * from rag.list_chunk_inputs(%s, %s)", [run_id, relative_path]
+            ).fetchall()
+
+    def add_embeddings(
+        self,
+        run_id: int,
+        relative_path: str,
+        chunk_ids: Sequence[int],
+        input_hashes: Sequence[str],
+        vectors: dict[str, Vector],
+    ) -> None:
+        """`rag.add_embeddings`: the missing vectors of an unchanged document."""
+        from pgvector import Vector as PgVector
+
+        parallel = [vectors.get(key) for key in input_hashes]
+        self._one(
+            "select rag.add_embeddings(%s, %s, %s, %s, %b::public.vector[]) as n",
+            [
+                run_id,
+                relative_path,
+                list(chunk_ids),
+                list(input_hashes),
+                [None if vector is None else PgVector(list(vector)) for vector in parallel],
+            ],
+        )
+
+    def fail_item(self, run_id: int, relative_path: str, error: str) -> None:
+        """`rag.fail_item`: this file could not be stored."""
+        self._one("select rag.fail_item(%s, %s, %s)", [run_id, relative_path, error])
+
+    def retract_item(self, run_id: int, relative_path: str) -> None:
+        """`rag.retract_item`: this file vanished after the plan."""
+        self._one("select rag.retract_item(%s, %s)", [run_id, relative_path])
+
+    def delete_documents(self, run_id: int) -> None:
+        """`rag.delete_documents`: the documents whose files are gone."""
+        self._one("select rag.delete_documents(%s)", [run_id])
+
+    def finish_run(self, run_id: int) -> dict[str, Any]:
+        """`rag.finish_run`: closes the run; its row by column names, times as ISO 8601 text."""
+        return _plain(self._one("select * from rag.finish_run(%s)", [run_id]))
+
+    def fail_run(self, run_id: int, error_summary: str) -> dict[str, Any]:
+        """`rag.fail_run`: closes a run that broke."""
+        return _plain(self._one("select * from rag.fail_run(%s, %s)", [run_id, error_summary]))
+
+    def list_failed_items(self, run_id: int) -> list[tuple[str, str]]:
+        """`rag.list_failed_items`: path and reason of each file that failed."""
+        rows = self._all("select * from rag.list_failed_items(%s)", [run_id])
+        return [(row["relative_path"], row["error"]) for row in rows]
+
+    def _one(self, query: str, parameters: list[Any]) -> dict[str, Any]:
+        return self._all(query, parameters)[0]
+
+    def _all(self, query: str, parameters: list[Any]) -> list[dict[str, Any]]:
+        with translated_errors(), self._connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(sql.SQL(query), parameters).fetchall()  # type: ignore[arg-type]
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turns every `psycopg.Error` of the block into a `PyragError`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate_error(error) from error
+
+
+def translate_error(error: psycopg.Error) -> PyragError:
+    """The `PyragError` for an error of psycopg or of a rag function, its hint kept."""
+    state = error.sqlstate or ""
+    message = error.diag.message_primary or _first_line(error)
+    hint = error.diag.message_hint or ""
+    if state in _BY_SQLSTATE:
+        return _BY_SQLSTATE[state](message, hint=hint)
+    if state in _NOT_INSTALLED:
+        return SchemaNotInitialized(
+            f"The database schema does not fit this version of pyrag: {message}", hint="Run: rag db init"
+        )
+    if not state or state.startswith(_UNAVAILABLE):
+        return DatabaseUnavailable(
+            f"The database went away: {message}", hint="Check the server, then run the command again."
+        )
+    if state.startswith("22"):
+        return InvalidRequest(f"The database refused a value: {message}", hint=hint)
+    return InternalError(f"The database reports {state}: {message}", hint=hint)
+
+
+def _vector_text(vector: Vector) -> str:
+    return "[" + ",".join(map(repr, vector)) + "]"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}

@@ -1,0 +1,110 @@
+"""Every error a user can meet: one class, one code, one HTTP status, one SQLSTATE where SQL raises it.
+
+The codes are those of the HTTP contract; `invalid_configuration` and `vault_busy` appear on the command
+line only. `db.translate_error` turns a psycopg error into one of these; the CLI prints message and hint.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PyragError(Exception):
+    """An error with a stable code. `hint` says what to do next, `details` carries machine-readable facts."""
+
+    code: ClassVar[str] = "internal_error"
+    http_status: ClassVar[int] = 500
+    sqlstate: ClassVar[str | None] = None
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "", details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details: dict[str, Any] = details or {}
+
+    def envelope(self) -> dict[str, Any]:
+        """The contract's error body: `{"error": {"code", "message", "details"}}`."""
+        details = {**self.details, "hint": self.hint} if self.hint else self.details
+        return {"error": {"code": self.code, "message": self.message, "details": details}}
+
+
+class InvalidRequest(PyragError):
+    """A value given by the caller is not allowed."""
+
+    code = "invalid_request"
+    http_status = 422
+    sqlstate = "RG001"
+    exit_code = 2
+
+
+class InvalidConfiguration(PyragError):
+    """A setting has a value that is not allowed; names the variable, the value and what is right."""
+
+    code = "invalid_configuration"
+    exit_code = 2
+
+
+class SchemaNotInitialized(PyragError):
+    """The database has no schema `rag`, or one that does not match this version of pyrag."""
+
+    code = "schema_not_initialized"
+    http_status = 503
+    sqlstate = "RG002"
+
+
+class RetrievalNotReady(PyragError):
+    """Nothing is indexed for the current embedding configuration."""
+
+    code = "retrieval_not_ready"
+    http_status = 503
+    sqlstate = "RG003"
+
+
+class EmbeddingDimMismatch(PyragError):
+    """A vector has another number of dimensions than the schema."""
+
+    code = "embedding_dim_mismatch"
+    http_status = 500
+    sqlstate = "RG004"
+
+
+class NotFound(PyragError):
+    """No such run, document or page."""
+
+    code = "not_found"
+    http_status = 404
+    sqlstate = "RG005"
+
+
+class VaultBusy(PyragError):
+    """Another run of the same vault is alive."""
+
+    code = "vault_busy"
+    http_status = 503
+    sqlstate = "RG006"
+    exit_code = 5
+
+
+class DatabaseUnavailable(PyragError):
+    """No database can be reached, or it went away."""
+
+    code = "database_unavailable"
+    http_status = 503
+
+
+class LlmConfigMissing(PyragError):
+    """The LLM provider needs a setting that is missing."""
+
+    code = "llm_config_missing"
+    http_status = 503
+    exit_code = 2
+
+
+class InternalError(PyragError):
+    """A fault of pyrag or of the database that no other class describes."""
+
+
+def error_classes() -> list[type[PyragError]]:
+    """All error classes, each once, in the order of their definition."""
+    return [PyragError, *PyragError.__subclasses__()]

@@ -1,0 +1,264 @@
+"""One run of `rag ingest`: scan, plan in SQL, then store one document a transaction.
+
+This thread reads, parses, cuts and embeds; a second one writes, so that Postgres works at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyrag.chunking import chunk_note
+from pyrag.db import Database, DocumentWrite, Index, IngestSession
+from pyrag.embeddings import Embedder
+from pyrag.errors import DatabaseUnavailable, InvalidRequest, PyragError
+from pyrag.markdown import parse_note
+from pyrag.models import Chunk, EmbeddingInput, ManifestEntry, PlanItem, Vector
+from pyrag.vault import NoteError, decode, read_note, resolve_vault, scan_vault
+
+_BATCH_CHUNKS = 256  # chunks that are embedded together, across documents
+_WRITES_IN_FLIGHT = 16  # documents that may wait for the writer; bounds memory
+
+
+class Progress(Protocol):
+    """Told how far a run is; the command line draws a bar of it."""
+
+    def scanned(self, files: int) -> None:
+        """So many files have been found and hashed."""
+
+    def planned(self, documents: int) -> None:
+        """So many documents are to be stored."""
+
+    def stored(self, documents: int, chunks: int) -> None:
+        """So many more documents, with so many chunks, are done."""
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def scanned(self, files: int) -> None:
+        """Says nothing."""
+
+    def planned(self, documents: int) -> None:
+        """Says nothing."""
+
+    def stored(self, documents: int, chunks: int) -> None:
+        """Says nothing."""
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What a run did: its row of `ingest_runs` by column names, and what people should look at."""
+
+    run: dict[str, Any]
+    failed: list[tuple[str, str]]
+    warnings: list[tuple[str, str]]
+    withheld: list[PlanItem]
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A document that is parsed and cut, on its way to the writer."""
+
+    item: PlanItem
+    entry: ManifestEntry
+    content_hash: str
+    mtime_ns: int
+    size_bytes: int
+    frontmatter: dict[str, Any]
+    warnings: tuple[str, ...]
+    chunks: Sequence[Chunk]
+    inputs: list[EmbeddingInput]
+    hashes: list[str] = field(default_factory=list)
+
+
+def ingest_vault(
+    vault: str | Path,
+    database: Database,
+    embedder: Embedder,
+    *,
+    allow_mass_delete: bool = False,
+    progress: Progress | None = None,
+) -> IngestReport:
+    """Brings the index in step with a vault and returns what was done; no file of the vault is written.
+
+    One bad file costs one file: it is reported, and its earlier version stays. Raises `InvalidRequest` for a
+    path that is no vault, `VaultBusy` when another run of it is alive, `DatabaseUnavailable`,
+    `SchemaNotInitialized`. An interrupted run is closed as failed; what it stored stays.
+    """
+    root = resolve_vault(vault)
+    index = Index(embedder.provider, embedder.model, embedder.dim)
+    with database.ingest_session() as session:
+        run_id = session.begin_run(str(root), index)
+        try:
+            return _Run(session, run_id, index, embedder, progress or Silent()).execute(
+                root, allow_mass_delete
+            )
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            _close_quietly(session, run_id, "interrupted" if interrupted else str(error))
+            raise
+
+
+def _close_quietly(session: IngestSession, run_id: int, reason: str) -> None:
+    try:
+        session.fail_run(run_id, reason)
+    except PyragError:
+        pass  # the connection is gone: the next run closes this one as interrupted
+
+
+class _Run:
+    def __init__(
+        self, session: IngestSession, run_id: int, index: Index, embedder: Embedder, progress: Progress
+    ) -> None:
+        self._session = session
+        self._run_id = run_id
+        self._index = index
+        self._embedder = embedder
+        self._progress = progress
+        self._warnings: list[tuple[str, str]] = []
+        self._writes: deque[tuple[str, int, Future[None]]] = deque()
+
+    def execute(self, root: Path, allow_mass_delete: bool) -> IngestReport:
+        entries = scan_vault(root, progress=self._progress.scanned)
+        plan = self._session.record_plan(self._run_id, entries, allow_mass_delete)
+        if not entries and not plan:
+            raise InvalidRequest(
+                f"{root} holds no Markdown file (.md)", hint="Name the folder that holds your notes."
+            )
+        by_path = {entry.relative_path: entry for entry in entries}
+        todo = [item for item in plan if item.action != "delete" and item.error is None]
+        self._progress.planned(len(todo))
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pyrag-writer") as writer:
+            try:
+                for batch in self._batches(todo, by_path):
+                    self._store(batch, writer)
+                self._settle(0)
+            except BaseException:
+                writer.shutdown(wait=True, cancel_futures=True)
+                raise
+        self._session.delete_documents(self._run_id)
+        run = self._session.finish_run(self._run_id)
+        return IngestReport(
+            run,
+            self._session.list_failed_items(self._run_id),
+            self._warnings,
+            [item for item in plan if item.action == "delete" and item.reason.startswith("withheld")],
+        )
+
+    def _batches(
+        self, todo: list[PlanItem], entries: dict[str, ManifestEntry]
+    ) -> Iterator[list[_Prepared]]:
+        """Documents in groups of about `_BATCH_CHUNKS` chunks; bad files are recorded and left out."""
+        batch: list[_Prepared] = []
+        size = 0
+        for item in todo:
+            if item.action == "embed":
+                self._embed_stored(item)
+                continue
+            prepared = self._prepare(item, entries[item.relative_path])
+            if prepared is None:
+                continue
+            batch.append(prepared)
+            size += len(prepared.chunks)
+            if size >= _BATCH_CHUNKS:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _prepare(self, item: PlanItem, entry: ManifestEntry) -> _Prepared | None:
+        """Reads a file once: hash and chunks come from the same bytes."""
+        try:
+            data, stat = read_note(Path(entry.file_path))
+            note = parse_note(decode(data))
+            chunks = chunk_note(note)
+        except FileNotFoundError:
+            self._session.retract_item(self._run_id, item.relative_path)
+            self._progress.stored(1, 0)
+            return None
+        except (NoteError, OSError) as error:
+            self._fail(item.relative_path, str(error))
+            return None
+        self._warnings += [(item.relative_path, warning) for warning in note.warnings]
+        inputs = [
+            EmbeddingInput(chunk.content, chunk.heading_path, item.relative_path, chunk.tags, chunk.wikilinks)
+            for chunk in chunks
+        ]
+        return _Prepared(
+            item,
+            entry,
+            hashlib.sha256(data).hexdigest(),
+            stat.st_mtime_ns,
+            len(data),
+            dict(note.frontmatter),
+            note.warnings,
+            chunks,
+            inputs,
+            [self._embedder.input_hash(each) for each in inputs],
+        )
+
+    def _store(self, batch: list[_Prepared], writer: ThreadPoolExecutor) -> None:
+        """Embeds what is new in a batch, and hands its documents to the writer."""
+        inputs = {
+            key: each
+            for document in batch
+            for key, each in zip(document.hashes, document.inputs, strict=True)
+        }
+        vectors = self._embed(inputs)
+        for document in batch:
+            write = DocumentWrite(
+                document.item.relative_path,
+                document.entry.file_path,
+                document.content_hash,
+                document.mtime_ns,
+                document.size_bytes,
+                document.frontmatter,
+                document.warnings,
+                document.chunks,
+                document.hashes,
+                {key: vectors[key] for key in dict.fromkeys(document.hashes) if key in vectors},
+            )
+            future = writer.submit(self._session.replace_document, self._run_id, write)
+            self._writes.append((write.relative_path, len(write.chunks), future))
+            self._settle(_WRITES_IN_FLIGHT)
+
+    def _embed(self, inputs: dict[str, EmbeddingInput]) -> dict[str, Vector]:
+        """Vectors by input hash, for those that the database does not have yet."""
+        known = self._session.known_input_hashes(list(inputs), self._index) if inputs else set()
+        new = [key for key in inputs if key not in known]
+        vectors = self._embedder.embed_documents([inputs[key] for key in new])
+        return dict(zip(new, vectors, strict=True))
+
+    def _embed_stored(self, item: PlanItem) -> None:
+        """Adds the embeddings that an unchanged document lacks for the current configuration."""
+        stored = self._session.list_chunk_inputs(self._run_id, item.relative_path)
+        inputs = [chunk.embedding_input() for chunk in stored]
+        hashes = [self._embedder.input_hash(each) for each in inputs]
+        vectors = self._embed(dict(zip(hashes, inputs, strict=True)))
+        self._session.add_embeddings(
+            self._run_id, item.relative_path, [chunk.chunk_id for chunk in stored], hashes, vectors
+        )
+        self._progress.stored(1, len(stored))
+
+    def _settle(self, allowed: int) -> None:
+        """Waits until at most `allowed` writes are under way, and records those that failed."""
+        while len(self._writes) > allowed:
+            relative_path, chunks, future = self._writes.popleft()
+            try:
+                future.result()
+            except DatabaseUnavailable:
+                raise
+            except PyragError as error:
+                self._fail(relative_path, error.message)
+            else:
+                self._progress.stored(1, chunks)
+
+    def _fail(self, relative_path: str, reason: str) -> None:
+        self._session.fail_item(self._run_id, relative_path, reason)
+        self._progress.stored(1, 0)

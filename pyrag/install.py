@@ -1,0 +1,225 @@
+"""Runs the SQL files of `db/` on a database, and checks that what is there fits this version of pyrag."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyrag import __version__
+from pyrag.errors import SchemaNotInitialized
+from pyrag.paths import data_path
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+_LOCK_KEY = 7_240_315_001  # any fixed number: one installer at a time
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFiles:
+    """The files of `db/`: schema, migrations by number, and functions in the order to run them."""
+
+    schema: Path
+    drop_functions: Path
+    migrations: dict[int, Path]
+    functions: tuple[Path, ...]
+
+    @property
+    def version(self) -> int:
+        """Number of the newest migration; 1 is what `schema.sql` was first released with."""
+        return max(self.migrations, default=1)
+
+    @property
+    def sha256(self) -> str:
+        """One hash over names and contents of all files."""
+        digest = hashlib.sha256()
+        for path in (self.schema, *self.migrations.values(), *self.functions):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class InstallReport:
+    """What an installation did."""
+
+    created: bool
+    migrations: tuple[str, ...]
+    functions: int
+    version: int
+
+
+def sql_files(folder: Path | None = None) -> SqlFiles:
+    """The SQL files of this version of pyrag, or of another `db/` folder."""
+    folder = folder or data_path("db")
+    migrations: dict[int, Path] = {}
+    for path in sorted((folder / "migrations").glob("*.sql")):
+        match = re.match(r"(\d{4})_", path.name)
+        if match is None or int(match[1]) in migrations or int(match[1]) < 2:
+            raise SchemaNotInitialized(f"{path}: expected NNNN_what.sql, a new number from 0002 on")
+        migrations[int(match[1])] = path
+    return SqlFiles(
+        folder / "schema.sql",
+        folder / "drop_functions.sql",
+        migrations,
+        tuple(sorted((folder / "functions").glob("*.sql"))),
+    )
+
+
+@cache
+def installed_sha256() -> str:
+    """The hash over the SQL files of this version, computed once a process."""
+    return sql_files().sha256
+
+
+def install(connection: Connection[Any], files: SqlFiles | None = None) -> InstallReport:
+    """Creates or updates schema `rag` in one transaction; running it again changes nothing.
+
+    Raises `SchemaNotInitialized` when pgvector is missing, a foreign schema `rag` is in the way, an applied
+    migration has changed, or the database is newer than this pyrag.
+    """
+    files = files or sql_files()
+    with connection.transaction():
+        connection.execute("set local search_path = pg_catalog, public")
+        connection.execute("set local client_min_messages = warning")
+        connection.execute("set local plpgsql.extra_errors = 'all'")
+        connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK_KEY])
+        created = not _has_tables(connection)
+        applied: list[str] = []
+        if created:
+            _run_schema(connection, files)
+        else:
+            _check_history(connection, files)
+            _run(connection, files.drop_functions)
+            applied = _migrate(connection, files)
+        for path in files.functions:
+            _run(connection, path)
+        _record_migrations(connection, files)
+        connection.execute(
+            "update rag.install as i set schema_version = %(version)s, sql_sha256 = %(sha256)s,"
+            " pyrag_version = %(pyrag)s, installed_at = now()"
+            " where (i.schema_version, i.sql_sha256, i.pyrag_version)"
+            " is distinct from (%(version)s, %(sha256)s, %(pyrag)s)",
+            {"version": files.version, "sha256": files.sha256, "pyrag": __version__},
+        )
+    return InstallReport(created, tuple(applied), len(files.functions), files.version)
+
+
+def check_installed(connection: Connection[Any]) -> None:
+    """Raises `SchemaNotInitialized` unless the database has the SQL of this version of pyrag.
+
+    A database that psql or Docker's init folder filled has no hash: there the version alone decides.
+    """
+    if not _table_exists(connection, "rag.install"):
+        raise SchemaNotInitialized(
+            "The database schema has not been initialized.", hint="Run: rag db init"
+        )
+    version, sha256 = _installed(connection)
+    expected = sql_files().version
+    if version > expected:
+        raise SchemaNotInitialized(
+            f"The database has schema version {version}, newer than this pyrag {__version__} ({expected}).",
+            hint="Install the newer pyrag.",
+        )
+    if version < expected or (sha256 is not None and sha256 != installed_sha256()):
+        raise SchemaNotInitialized(
+            "The SQL in the database is not that of this version of pyrag.", hint="Run: rag db init"
+        )
+
+
+def _has_tables(connection: Connection[Any]) -> bool:
+    if _table_exists(connection, "rag.install"):
+        return True
+    found = connection.execute(
+        "select c.relname from pg_class as c join pg_namespace as n on n.oid = c.relnamespace"
+        " where n.nspname = 'rag' order by c.relname limit 1"
+    ).fetchone()
+    if found:
+        raise SchemaNotInitialized(
+            f"The database has a schema rag that pyrag did not make (it holds {found[0]}).",
+            hint="Use another database, or rename that schema.",
+        )
+    return False
+
+
+def _table_exists(connection: Connection[Any], name: str) -> bool:
+    row = connection.execute("select to_regclass(%s) is not null", [name]).fetchone()
+    return bool(row and row[0])
+
+
+def _run(connection: Connection[Any], path: Path) -> None:
+    connection.execute(path.read_bytes())
+
+
+def _run_schema(connection: Connection[Any], files: SqlFiles) -> None:
+    from psycopg import errors
+
+    try:
+        _run(connection, files.schema)
+    except errors.InsufficientPrivilege as error:
+        where = connection.info.dbname
+        if "extension" not in str(error):
+            raise
+        raise SchemaNotInitialized(
+            f"The extension vector is not installed in database {where}, and this role may not install it.",
+            hint=f"Ask an administrator to run in {where}: create extension vector;",
+        ) from None
+    except (errors.UndefinedFile, errors.FeatureNotSupported) as error:
+        if "vector" not in str(error):
+            raise
+        raise SchemaNotInitialized(
+            "This Postgres server has no pgvector: its extension files are missing.",
+            hint="Install pgvector on the server, or use the image pgvector/pgvector:pg16.",
+        ) from None
+    except errors.UndefinedObject:
+        raise SchemaNotInitialized(
+            "The extension vector is installed, but not in schema public.",
+            hint="Ask an administrator to run: alter extension vector set schema public;",
+        ) from None
+
+
+def _installed(connection: Connection[Any]) -> tuple[int, str | None]:
+    row = connection.execute("select i.schema_version, i.sql_sha256 from rag.install as i").fetchone()
+    if row is None:
+        raise SchemaNotInitialized("Table rag.install is empty.", hint="Restore the database from a backup.")
+    return row[0], row[1]
+
+
+def _check_history(connection: Connection[Any], files: SqlFiles) -> None:
+    version, _ = _installed(connection)
+    if version > files.version:
+        raise SchemaNotInitialized(
+            f"The database has schema version {version}; this pyrag {__version__} knows {files.version}.",
+            hint="Install the newer pyrag. Nothing was changed.",
+        )
+    rows = connection.execute("select m.version, m.name, m.sha256 from rag.migrations as m").fetchall()
+    for number, name, sha256 in rows:
+        path = files.migrations.get(number)
+        if path is None or _sha256(path) != sha256:
+            raise SchemaNotInitialized(
+                f"Migration {name} was applied to this database, but its file has changed or is gone.",
+                hint="Restore the file; a change of a table is a new migration. Nothing was changed.",
+            )
+
+
+def _migrate(connection: Connection[Any], files: SqlFiles) -> list[str]:
+    version, _ = _installed(connection)
+    pending = [files.migrations[number] for number in sorted(files.migrations) if number > version]
+    for path in pending:
+        _run(connection, path)
+    return [path.name for path in pending]
+
+
+def _record_migrations(connection: Connection[Any], files: SqlFiles) -> None:
+    for number, path in files.migrations.items():
+        connection.execute(
+            "insert into rag.migrations (version, name, sha256) values (%s, %s, %s) on conflict do nothing",
+            [number, path.name, _sha256(path)],
+        )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

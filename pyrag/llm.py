@@ -1,0 +1,172 @@
+"""Language models. The fake one quotes: it picks the sentences of the sources that fit the question best."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyrag.errors import InvalidConfiguration, LlmConfigMissing
+from pyrag.lexical import is_cjk, lexical_features
+from pyrag.models import Context
+
+if TYPE_CHECKING:
+    from pyrag.config import Settings
+
+
+class Llm(Protocol):
+    """A model that writes answers."""
+
+    def answer(self, question: str, context: Context) -> str:
+        """An answer from the numbered blocks of the context alone, citing them as [n]."""
+        ...
+
+    def answer_generally(self, question: str) -> str:
+        """An answer from the model's general knowledge, without sources."""
+        ...
+
+
+def build_llm(settings: Settings) -> Llm:
+    """The model that the settings name.
+
+    Raises `LlmConfigMissing` when a setting of it is missing, `InvalidConfiguration` for one not built yet.
+    """
+    if settings.llm_provider == "fake":
+        return FakeLlm()
+    missing = [
+        name
+        for name, value in (
+            ("LLM_BASE_URL", settings.llm_base_url),
+            ("LLM_API_KEY", settings.llm_api_key),
+            ("LLM_MODEL", settings.llm_model),
+        )
+        if not value
+    ]
+    if missing:
+        raise LlmConfigMissing(
+            f"LLM_PROVIDER={settings.llm_provider} needs {', '.join(missing)}",
+            hint="Set it in the environment or in .env, or use LLM_PROVIDER=fake.",
+        )
+    raise InvalidConfiguration(
+        f"LLM_PROVIDER={settings.llm_provider} is not built in this version of pyrag",
+        hint="Use LLM_PROVIDER=fake, which quotes the sources; the client comes with a later version.",
+    )
+
+
+_MOST_QUOTES = 4
+_ENOUGH = 0.5  # a quote must fit at least this share of what the best one does
+_SENTENCE_END = re.compile(r"(?<=[。！？；])|(?<=[.!?])\s+")
+_MARKER = re.compile(r"^\s*(?:>\s*)*(?:[-*+]\s+(?:\[[ xX]\]\s+)?|\d+[.)]\s+)?")
+_CALLOUT = re.compile(r"^\s*(?:>\s*)+\[!\w+\][-+]?\s*")
+_HEADING = re.compile(r"^ {0,3}#{1,6}\s+")
+_FENCE = re.compile(r"^\s*(?:>\s*)*(?:```|~~~)")
+_DELIMITER_ROW = re.compile(r"^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$")
+_WIKILINK = re.compile(r"!?\[\[(?:[^\]|]*\\?\|)?([^\]|]+)\]\]")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Quote:
+    """A sentence, list item, table row or code line, with the features that it is chosen by."""
+
+    number: int
+    text: str
+    features: frozenset[str]
+    heading_features: frozenset[str]
+    weight: float
+
+
+class FakeLlm:
+    """Answers without a model: quotes of the context, each with its [n]; the same input gives the same text."""
+
+    def answer(self, question: str, context: Context) -> str:
+        """The sentences that share most with the question, rare words counting more, in reading order."""
+        wanted = frozenset(lexical_features(question))
+        quotes = list(_quotes(context))
+        if not quotes:
+            return ""
+        spread = Counter(feature for quote in quotes for feature in quote.features)
+        worth = {
+            feature: math.log(1 + len(quotes) / (1 + spread[feature])) * (0.3 if _lone(feature) else 1.0)
+            for feature in wanted
+        }
+
+        def fit(quote: _Quote) -> float:
+            own = sum(worth[feature] for feature in wanted & quote.features)
+            heading = sum(worth[feature] for feature in (wanted & quote.heading_features) - quote.features)
+            return (own + 0.3 * heading) * quote.weight
+
+        fits = [fit(quote) for quote in quotes]
+        best = max(fits)
+        order = sorted(range(len(quotes)), key=lambda index: (-fits[index], index))
+        chosen = sorted(index for index in order[:_MOST_QUOTES] if fits[index] >= _ENOUGH * best)
+        lead = "根据知识库：" if is_cjk(question) else "From the knowledge base:"
+        return "\n".join([lead, "", *(f"- {quotes[index].text} [{quotes[index].number}]" for index in chosen)])
+
+    def answer_generally(self, question: str) -> str:
+        """Says that it knows nothing by itself."""
+        if is_cjk(question):
+            return "内置的 fake 模型没有通用知识；请设置 LLM_PROVIDER=openai-compatible。"
+        return "The built-in fake model has no general knowledge; set LLM_PROVIDER=openai-compatible."
+
+
+def _lone(feature: str) -> bool:
+    return len(feature) == 1 and not feature.isascii()
+
+
+def _quotes(context: Context) -> Iterator[_Quote]:
+    for block in context.blocks:
+        content = block.text.split("\ncontent:\n", 1)[1].removesuffix("[truncated]").rstrip()
+        headings = frozenset(lexical_features(" ".join(block.hit.heading_path)))
+        seen: set[str] = set()
+        for text in _sentences(content):
+            if text not in seen:
+                seen.add(text)
+                yield _Quote(
+                    block.number, text, frozenset(lexical_features(text)), headings, block.hit.score
+                )
+
+
+def _sentences(content: str) -> Iterator[str]:
+    """Sentences, list items, table rows with their column names, and lines of code, without Markdown marks."""
+    lines = content.split("\n")
+    in_fence = False
+    header: list[str] | None = None
+    for position, line in enumerate(lines):
+        if _FENCE.match(line):
+            in_fence = not in_fence
+            continue
+        if in_fence:
+            if line.strip():
+                yield f"`{line.strip()}`"
+            continue
+        if "|" in line and position + 1 < len(lines) and _DELIMITER_ROW.match(lines[position + 1]):
+            header = _cells(line)
+            continue
+        if header is not None and "|" in line:
+            if not _DELIMITER_ROW.match(line):
+                yield "; ".join(
+                    f"{name}: {cell}" if name else cell
+                    for name, cell in zip(header, _cells(line), strict=False)
+                    if cell
+                )
+            continue
+        header = None
+        if _HEADING.match(line):
+            continue
+        plain = _plain(_MARKER.sub("", _CALLOUT.sub("", line)))
+        yield from (part.strip() for part in _SENTENCE_END.split(plain) if part and part.strip(" -=*_"))
+
+
+def _cells(row: str) -> list[str]:
+    parts = re.split(r"(?<!\\)\|", _plain(row.strip().strip("|")))
+    return [part.strip() for part in parts]
+
+
+def _plain(text: str) -> str:
+    text = _LINK.sub(r"\1", _WIKILINK.sub(r"\1", text))
+    return _EMPHASIS.sub("", text).replace("`", "").strip()

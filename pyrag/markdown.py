@@ -1,0 +1,248 @@
+"""Markdown text to a Note: frontmatter, sections with their blocks, tags and wikilinks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, reference
+
+from pyrag.frontmatter import clean_surrogates, frontmatter_tags, split_frontmatter
+from pyrag.inline import scan_inline
+from pyrag.models import Block, Link, Note, Section
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+Kind = Literal["heading", "text", "list", "table", "fence", "quote", "html"]
+
+MAX_HEADING = 1000  # characters of a heading that are kept; every chunk below it repeats them
+
+_LEAVES: dict[str, Kind] = {
+    "heading_open": "heading",
+    "paragraph_open": "text",
+    "hr": "text",
+    "fence": "fence",
+    "code_block": "fence",
+    "html_block": "html",
+    "table_open": "table",
+}
+_CONTAINERS: dict[str, Kind] = {
+    "bullet_list_open": "list",
+    "ordered_list_open": "list",
+    "blockquote_open": "quote",
+}
+_PLAIN_HEADING = re.compile(r"[^\\`*_\[\]<>&!~=%{}\n]*")
+_HEADING_LINK = re.compile(r"!?\[\[([^\[\]|]*)(?:\|([^\[\]]*))?\]\]")
+_HEADING_MARKS = re.compile(r"%%.*?%%|==(?=\S)(.*?\S)==")
+_HEADING_ID = re.compile(r"\s*\{#[^\s{}]+\}$")
+_QUOTE_MARKS = re.compile(r"^[ \t]*>[ \t>]*", re.MULTILINE)
+
+
+def parse_note(text: str) -> Note:
+    """The frontmatter, tags, body lines and sections of a Markdown text. Never raises on any text.
+
+    Blocks are CommonMark's (0.31) plus GFM tables, headings only those outside lists, quotes, code and HTML.
+    Every body line that is not blank is in exactly one block. Line ends become LF; a byte-order mark and NUL
+    are dropped; surrogate pairs are joined and lone ones replaced.
+    """
+    frontmatter, body, warnings = split_frontmatter(clean_text(text))
+    *whole, last = body.split("\n")
+    lines = (*[f"{line}\n" for line in whole], *([last] if last else []))
+    sections = _Sections(lines).read(body)
+    return Note(frontmatter, frontmatter_tags(frontmatter), lines, sections, warnings)
+
+
+def clean_text(text: str) -> str:
+    """The text with LF line ends, and without what Postgres or UTF-8 cannot hold."""
+    text = text.removeprefix("\ufeff").replace("\0", "")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return clean_surrogates(text)
+
+
+def _reference_but_no_footnote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """CommonMark's link reference definitions; `[^1]: text` stays text, since it is an Obsidian footnote."""
+    if state.src.startswith("[^", state.bMarks[start] + state.tShift[start]):
+        return False
+    return reference(state, start, end, silent)
+
+
+def _block_parser() -> MarkdownIt:
+    """Blocks only. At the preset's nesting limit of 20 a deep list would swallow the headings after it."""
+    parser = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    parser.block.ruler.at("reference", _reference_but_no_footnote)
+    return parser
+
+
+_BLOCKS = _block_parser()
+_INLINE = MarkdownIt("commonmark").enable("strikethrough")
+
+
+class _Sections:
+    """Reads the tokens of one body into sections, in one pass."""
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        self._lines = lines
+        self._offsets: list[int] = [0]
+        for line in lines:
+            self._offsets.append(self._offsets[-1] + len(line))
+        self._done: list[Section] = []
+        self._stack: list[tuple[int, str]] = []  # level and text of the headings around this place
+        self._environment: dict[str, Any] = {}
+        self._level = 0
+        self._heading = ""
+        self._path: tuple[str, ...] = ()
+        self._blocks: list[Block] = []
+        self._marks: list[tuple[int, str]] = []
+        self._links: list[Link] = []
+        self._end = 0  # the first line that is in no block yet
+
+    def read(self, body: str) -> tuple[Section, ...]:
+        tokens = _BLOCKS.parse(body, self._environment)
+        position = 0
+        while position < len(tokens):
+            after = _end_of(tokens, position)
+            self._add(tokens[position:after])
+            position = after
+        self._cover(len(self._lines))
+        self._close()
+        return tuple(self._done)
+
+    def _add(self, tokens: list[Token]) -> None:
+        """Take in one top-level block, given as its tokens."""
+        first = tokens[0]
+        start, end = first.map or (self._end, self._end)
+        self._cover(start)
+        if first.type == "heading_open":
+            self._close()
+            self._open(int(first.tag[1]), tokens[1].content)
+        kind = _LEAVES.get(first.type) or _CONTAINERS[first.type]
+        children = _children(tokens) if first.type in _CONTAINERS else ()
+        self._blocks.append(Block(kind, start, end, _fence(first), children=children))
+        self._end = end
+        self._scan(tokens)
+
+    def _cover(self, until: int) -> None:
+        """Put the lines that made no token (link reference definitions) into a block of their own."""
+        start, end = self._end, until
+        while start < end and not self._lines[start].strip():
+            start += 1
+        while start < end and not self._lines[end - 1].strip():
+            end -= 1
+        if start < end:
+            self._blocks.append(Block("text", start, end))
+        self._end = max(self._end, until)
+
+    def _open(self, level: int, content: str) -> None:
+        """Start the section of a heading."""
+        while self._stack and self._stack[-1][0] >= level:
+            self._stack.pop()
+        self._heading = plain_heading(content, self._environment)
+        self._stack.append((level, self._heading))
+        self._level = level
+        self._path = tuple(heading for _, heading in self._stack if heading)
+
+    def _close(self) -> None:
+        """End the section that is open, if it holds anything."""
+        if self._blocks:
+            self._done.append(
+                Section(
+                    self._level,
+                    self._path,
+                    tuple(self._blocks),
+                    _once(self._marks),
+                    tuple(self._links),
+                    self._heading,
+                    tuple(self._marks),
+                )
+            )
+        self._blocks, self._marks, self._links = [], [], []
+
+    def _scan(self, tokens: list[Token]) -> None:
+        """Collect the tags and links of one top-level block."""
+        quoted = 0
+        last_row = -1
+        for index, token in enumerate(tokens):
+            if token.type in ("blockquote_open", "blockquote_close"):
+                quoted += token.nesting
+            if token.type != "inline" or not token.map:
+                continue
+            if "#" not in token.content and "[[" not in token.content:
+                continue
+            start, end = token.map
+            table = tokens[index - 1].type in ("td_open", "th_open")
+            if table and start == last_row:
+                continue
+            last_row = start
+            source = "".join(self._lines[start:end])
+            if quoted:
+                source = _QUOTE_MARKS.sub(lambda found: " " * len(found.group()), source)
+            tags, links = scan_inline(source, table=table)
+            base = self._offsets[start]
+            self._marks += [(base + offset, tag) for offset, tag in tags]
+            self._links += [
+                Link(each.target, each.heading, each.block, each.alias, each.embed, base + each.offset)
+                for each in links
+            ]
+
+
+def _once(marks: list[tuple[int, str]]) -> tuple[str, ...]:
+    tags: dict[str, str] = {}
+    for _, tag in marks:
+        tags.setdefault(tag.casefold(), tag)
+    return tuple(tags.values())
+
+
+def _end_of(tokens: list[Token], position: int) -> int:
+    """The index after the block that starts at `position`."""
+    if tokens[position].nesting == 0:
+        return position + 1
+    position += 1
+    while tokens[position].level:
+        position += 1
+    return position + 1
+
+
+def _fence(token: Token) -> str:
+    return token.markup if token.type == "fence" else ""
+
+
+def _children(tokens: list[Token]) -> tuple[Block, ...]:
+    """The leaf blocks inside a list or quote, with the depth of the border before each."""
+    children = []
+    depth = 0
+    border = 0  # depth of the outermost item that began since the last leaf
+    for token in tokens:
+        if token.type in ("list_item_open", "blockquote_open"):
+            depth += 1
+            border = border or depth
+        elif token.type in ("list_item_close", "blockquote_close"):
+            depth -= 1
+        elif token.map and (kind := _LEAVES.get(token.type)):
+            start, end = token.map
+            children.append(Block(kind, start, end, _fence(token), depth=border or depth + 1))
+            border = 0
+    return tuple(children)
+
+
+def plain_heading(content: str, environment: dict[str, Any]) -> str:
+    """The text of a heading as a reader sees it, on one line: inline markup, `[[ ]]` and `{#id}` removed.
+
+    `environment` holds the link references of the note, as markdown-it collects them.
+    """
+    text = content[: MAX_HEADING + 1]
+    if not _PLAIN_HEADING.fullmatch(text):
+        if "`" not in text:
+            text = _HEADING_LINK.sub(lambda found: found[2] or found[1], text)
+        tokens = _INLINE.parseInline(text, environment)[0].children or []
+        text = "".join(" " if token.type in ("softbreak", "hardbreak") else _seen(token) for token in tokens)
+        text = _HEADING_ID.sub("", _HEADING_MARKS.sub(lambda found: found[1] or "", text))
+    text = " ".join(text.split())
+    return f"{text[: MAX_HEADING - 1]}…" if len(text) > MAX_HEADING or len(content) > MAX_HEADING else text
+
+
+def _seen(token: Token) -> str:
+    return token.content if token.type in ("text", "text_special", "code_inline", "image") else ""

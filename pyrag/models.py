@@ -1,0 +1,173 @@
+"""The values that travel between the modules: frozen, without behaviour beyond their own fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Vector = Sequence[float]
+Action = Literal["add", "change", "move", "delete", "skip", "embed"]
+Mode = Literal["rag", "no_answer", "fallback"]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One file of a vault as the scan saw it.
+
+    `relative_path` is POSIX, NFC, relative to the vault. `content_hash` is the lower-case hex SHA-256 of the
+    bytes, None when they could not be read; `error` then says why. A folder that could not be listed is an
+    entry whose path ends in `/` and whose error is set.
+    """
+
+    relative_path: str
+    file_path: str
+    content_hash: str | None = None
+    mtime_ns: int | None = None
+    size_bytes: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One `[[wikilink]]` or `![[embed]]`: only `target` names a note; it is empty for this very note.
+
+    `offset` is where the link stands in the body (characters); it does not count when links are compared.
+    """
+
+    target: str
+    heading: tuple[str, ...] = ()
+    block: str | None = None
+    alias: str | None = None
+    embed: bool = False
+    offset: int = field(default=-1, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One top-level Markdown block of a section, as source lines.
+
+    `start` and `end` are line numbers of `Note.lines` (0-based, end exclusive). A list or quote has the leaf
+    blocks inside it as `children`; a child's `depth` is 1 where an outermost item begins, more further in.
+    `markup` is the fence of a fenced code block, such as three backticks.
+    """
+
+    kind: Literal["heading", "text", "list", "table", "fence", "quote", "html"]
+    start: int
+    end: int
+    markup: str = ""
+    depth: int = 0
+    children: tuple[Block, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with the blocks below it, up to the next heading; level 0 is the text before the first one.
+
+    `heading_path` lists the plain-text headings from the outermost to this one, without empty ones; `heading`
+    is this section's own. `tags` are the inline tags, each once; `tag_marks` has every place (offset in the
+    body, tag).
+    """
+
+    level: int
+    heading_path: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    tags: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    heading: str = ""
+    tag_marks: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A parsed Markdown file. `lines` is the body (frontmatter removed), LF line ends kept on each line."""
+
+    frontmatter: Mapping[str, Any]
+    tags: tuple[str, ...]
+    lines: tuple[str, ...]
+    sections: tuple[Section, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a note as it is stored: field names are the columns of `rag.chunks`."""
+
+    chunk_index: int
+    content: str
+    heading_path: tuple[str, ...]
+    tags: tuple[str, ...]
+    wikilinks: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    content_hash: str
+    token_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingInput:
+    """What an embedder may look at of one chunk; a question has content only."""
+
+    content: str
+    heading_path: tuple[str, ...] = ()
+    relative_path: str = ""
+    tags: tuple[str, ...] = ()
+    wikilinks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One row of `rag.search_chunks`; `score` is the clamped cosine similarity in [0, 1]."""
+
+    chunk_id: int
+    vault_path: str
+    source: str
+    heading_path: list[str]
+    chunk_index: int
+    content: str
+    content_hash: str
+    metadata: dict[str, Any]
+    score: float
+
+    @property
+    def heading(self) -> str:
+        """The last element of `heading_path`, or the empty string."""
+        return self.heading_path[-1] if self.heading_path else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanItem:
+    """One row of `rag.plan_ingest`: what is to be done with a path, and why."""
+
+    relative_path: str
+    action: Action
+    reason: str
+    moved_from: str | None
+    old_hash: str | None
+    new_hash: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The row of `rag.decide_mode`: the mode and the rule that fired, in words."""
+
+    mode: Mode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBlock:
+    """A numbered piece of the context and the hit it came from."""
+
+    number: int
+    hit: Hit
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The packed context: its text, its blocks in order, and its size in cl100k_base tokens."""
+
+    text: str = ""
+    blocks: tuple[ContextBlock, ...] = field(default=())
+    token_count: int = 0

@@ -1,0 +1,173 @@
+"""Fixtures: a real Postgres, an installed template database, and one fresh copy of it for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from pyrag.config import Settings, load_configuration
+from pyrag.db import Database
+from pyrag.embedded import EmbeddedServer
+from pyrag.service import Service
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SAMPLE_VAULT = REPOSITORY / "samples" / "acme-vault"
+SHARED = REPOSITORY.parent / "shared"
+
+_numbers = itertools.count(1)
+
+
+def check_test_url(test_url: str, database_url: str | None) -> None:
+    """Raises `pytest.UsageError` unless a test may create and drop databases beside `test_url`."""
+    test, name = _place(test_url)
+    if not name.endswith("_test"):
+        raise pytest.UsageError(f"TEST_DATABASE_URL: the name must end in _test, got {name!r}")
+    if database_url and (test, name) == _place(database_url):
+        raise pytest.UsageError("TEST_DATABASE_URL is the same database as DATABASE_URL")
+
+
+def _place(url: str) -> tuple[tuple[str, int], str]:
+    """Host (or socket folder) and port, and the name of the database that a URL leads to."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    host = (query.get("host") or [parts.hostname or "localhost"])[0]
+    port = int((query.get("port") or [parts.port or 5432])[0])
+    local = {"127.0.0.1", "::1", "localhost", ""}
+    name = (query.get("dbname") or [parts.path.lstrip("/")])[0]
+    return ("localhost" if host in local else host, port), name
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Postgres server on which tests make databases whose names end in _test."""
+
+    url: str
+
+    def named(self, name: str) -> str:
+        """The URL of another database of this server."""
+        return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
+
+    def execute(self, statement: str) -> None:
+        """Runs a statement in the maintenance database."""
+        with psycopg.connect(self.named("postgres"), autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[call-overload]
+
+    def create(self, template: str = "template0") -> str:
+        """A new database with a name that ends in _test; its URL."""
+        name = f"pyrag_{os.getpid()}_{next(_numbers)}_test"
+        self.execute(f'create database "{name}" template "{template}"')
+        return self.named(name)
+
+    def drop(self, url: str) -> None:
+        """Drops a database that `create` made."""
+        name = urlsplit(url).path.lstrip("/")
+        assert name.endswith("_test")
+        self.execute(f'drop database if exists "{name}" with (force)')
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server of TEST_DATABASE_URL, or an embedded one of its own in a temporary folder."""
+    test_url = os.environ.get("TEST_DATABASE_URL")
+    if test_url:
+        check_test_url(test_url, os.environ.get("DATABASE_URL"))
+        yield Server(test_url)
+        return
+    version = int(os.environ.get("PYRAG_TEST_POSTGRES", "18"))
+    embedded = EmbeddedServer(tmp_path_factory.mktemp("server"), version=version)
+    try:
+        yield Server(embedded.start())
+    finally:
+        embedded.stop()
+
+
+@pytest.fixture(scope="session")
+def template(server: Server) -> Iterator[str]:
+    """The name of a database in which schema `rag` is installed and empty."""
+    url = server.create()
+    Database(url).install()
+    yield urlsplit(url).path.lstrip("/")
+    server.drop(url)
+
+
+@pytest.fixture
+def empty_url(server: Server) -> Iterator[str]:
+    """A database without schema `rag`."""
+    url = server.create()
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture
+def url(server: Server, template: str) -> Iterator[str]:
+    """A database with an empty schema `rag`."""
+    url = server.create(template)
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """An autocommit connection to `url`."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def settings(clean_environment: None) -> Settings:
+    """The defaults, with the fake providers."""
+    return load_configuration(folder=Path("/"), environ={}).settings
+
+
+@pytest.fixture
+def service(url: str, settings: Settings) -> Service:
+    """The service over an empty database."""
+    return Service(settings, Database(url))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting of the developer's shell reaches a test; the user's embedded data is out of reach."""
+    for field in Settings.model_fields.values():
+        monkeypatch.delenv(str(field.alias), raising=False)
+    monkeypatch.setenv("EMBEDDING_PROVIDER", "fake")
+    monkeypatch.setenv("LLM_PROVIDER", "fake")
+    monkeypatch.setenv("PYRAG_HOME", str(tmp_path / "pyrag-home"))
+
+
+@pytest.fixture
+def rag(url: str, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command `rag` as a process on `url`, in a folder without `.env`."""
+
+    def run(
+        *arguments: str, timeout: float = 60, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from pyrag.cli import main; main()", *arguments],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=timeout,
+            cwd=tmp_path,
+            env={**os.environ, "DATABASE_URL": url, **environment},
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with shared vaults and cases; skips loudly when it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip("../shared is absent: tests on the shared vaults are left out")
+    return SHARED
