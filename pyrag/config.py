@@ -6,12 +6,15 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from pyrag.errors import InvalidConfiguration
 from pyrag.paths import find_repository
+
+if TYPE_CHECKING:
+    from dotenv.parser import Original
 
 FIXED_MODELS = {
     "fake": "fake-lexical-v1",
@@ -26,17 +29,28 @@ DEFAULT_MIN_SIMILARITY = {"fake": 0.20, "local-qwen3": 0.35, "local-e5": 0.35, "
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
+_HOST = r"(?:\[[^\]@/?#]*\]|[^\[\]:,@/?#]*)(?::\d*)?"
+_DATABASE_URL = re.compile(
+    rf"postgres(?:ql)?://(?:[^@/?#]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?#]*)?(?:\?[^#]*)?"
+)
+_BAD_PERCENT = re.compile(r"%(?!(?!00)[0-9A-Fa-f]{2})")
+
+
 def _database_url(value: SecretStr) -> SecretStr:
+    # strict, because libpq puts what it cannot read into its messages, and that may be half a password
     text = value.get_secret_value()
-    if not text.startswith(("postgresql://", "postgres://")):
-        raise ValueError("expected postgresql://USER:PASSWORD@HOST:PORT/NAME")
+    if not _DATABASE_URL.fullmatch(text) or _BAD_PERCENT.search(text):
+        raise ValueError(
+            "expected postgresql://USER:PASSWORD@HOST:PORT/NAME, with @ : / ? # % in a password written as"
+            " %40 %3A %2F %3F %23 %25"
+        )
     return value
 
 
 def _http_url(value: str) -> str:
-    value = value.strip()
-    if not re.fullmatch(r"https?://[^/?#\s]+[^?#\s]*", value):
-        raise ValueError("expected http://HOST/… or https://HOST/… without ? and #")
+    # no user and password: they would be shown, and the key has a variable of its own
+    if not re.fullmatch(r"https?://[^/?#@\s]+(?:/[^?#\s]*)?", value):
+        raise ValueError("expected http://HOST/… or https://HOST/… without ?, # and user:password@")
     return value
 
 
@@ -208,7 +222,7 @@ def load_configuration(
     for variable in ("PYRAG_HOME", "VAULT_PATH", "EMBEDDING_CACHE_DIR"):
         if variable in values:
             start = folder if origins[variable] == "environment" or not env_file else env_file.parent
-            values[variable] = start.resolve() / Path(values[variable]).expanduser()
+            values[variable] = start.resolve() / _expanded(variable, values[variable])
     values.setdefault("PYRAG_HOME", _default_home(repository))
     values.setdefault("EMBEDDING_CACHE_DIR", base / ".cache" / "embeddings")
     settings = _check(values)
@@ -236,7 +250,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     for binding in bindings:
         if binding.error:
             raise InvalidConfiguration(
-                f"{path}, line {binding.original.line}: not NAME=value, or a quote is not closed",
+                f"{path}, line {_line(binding.original)}: not NAME=value, or a quote is not closed",
                 hint='Write NAME=value; put a value with spaces or # into "…".',
             )
     return {binding.key: binding.value for binding in bindings if binding.key and binding.value is not None}
@@ -244,8 +258,24 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 def mask_password(url: str) -> str:
     """A database URL that may be shown: the password, also one given as a parameter, becomes ***."""
-    url = re.sub(r"^(\w+://[^:/?#]*):.*@", r"\1:***@", url)
-    return re.sub(r"((?:^|[?&])(?:ssl)?password=)[^&]*", r"\1***", url)
+    url = re.sub(r"((?:^|[?&])(?:ssl)?password=)[^&]*", r"\1***", url)
+    return re.sub(r"(?s)^(\w+://[^:/?#]*):.*@", r"\1:***@", url)
+
+
+def _line(original: Original) -> int:
+    """The line of what a `.env` parser stumbled over; it counts the empty lines before it as part of it."""
+    text = original.string
+    return original.line + text[: len(text) - len(text.lstrip())].count("\n")
+
+
+def _expanded(variable: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise InvalidConfiguration(
+            f"{variable}={value} is not allowed: there is no such home folder",
+            hint=f"Write the folder of {variable} in full.",
+        ) from None
 
 
 def _default_home(repository: Path | None) -> Path:
@@ -262,11 +292,9 @@ def _check(values: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         variable = str(first["loc"][0])
-        secret = variable.endswith("_API_KEY") or variable == "DATABASE_URL"
-        shown = "" if secret else f"={values[variable]}"
         what = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         raise InvalidConfiguration(
-            f"{variable}{shown} is not allowed: {what}",
+            f"{variable}{_shown(variable, values[variable])} is not allowed: {what}",
             hint=f"Change or remove {variable}; `rag config` shows where a value comes from.",
         ) from None
     provider = settings.embedding_provider
@@ -285,7 +313,15 @@ def _check(values: dict[str, Any]) -> Settings:
     return settings.model_copy(update=updates)
 
 
+def _shown(variable: str, value: object) -> str:
+    if variable.endswith("_API_KEY") or variable == "DATABASE_URL":
+        return ""
+    text = str(value)
+    if variable.endswith("_BASE_URL"):
+        text = re.sub(r"(?s)[?#].*", "?***", re.sub(r"(?s)//.*@", "//***@", text))
+    return f"={text}"
+
+
 def _as_numbers(values: dict[str, Any]) -> dict[str, Any]:
-    """EMBEDDING_DIM as a number where it is one: a literal of pydantic compares without converting."""
-    dim = values.get("EMBEDDING_DIM")
-    return {**values, "EMBEDDING_DIM": int(dim)} if isinstance(dim, str) and dim.isdecimal() else values
+    """EMBEDDING_DIM as a number if it is the right one: a literal of pydantic compares without converting."""
+    return {**values, "EMBEDDING_DIM": 1024} if values.get("EMBEDDING_DIM") == "1024" else values

@@ -114,9 +114,9 @@ class Database:
             ).fetchall()
 
     def decide_mode(
-        self, confidence: float, threshold: float, fallback: bool, fallback_enabled: bool
+        self, confidence: float | None, threshold: float, fallback: bool, fallback_enabled: bool
     ) -> Decision:
-        """`rag.decide_mode`: rag, no_answer or fallback, and why."""
+        """`rag.decide_mode`: rag, no_answer or fallback, and why; a confidence of None: nothing found."""
         with self._connection() as connection, connection.cursor(row_factory=class_row(Decision)) as cursor:
             row = cursor.execute(
                 "select * from rag.decide_mode(%s, %s, %s, %s)",
@@ -145,6 +145,9 @@ class Database:
 
         with self._connection(check=True) as connection:
             register_vector_info(connection, TypeInfo.fetch(connection, "public.vector"))
+            # No wait for the disk at each document: rag.end_run waits once for all of them. A server that
+            # crashes meanwhile forgets whole documents at the end of the run, which the next run finds.
+            connection.execute("set synchronous_commit = off")
             yield IngestSession(connection)
 
     @contextmanager

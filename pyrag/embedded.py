@@ -40,6 +40,7 @@ _TEMP = Path("/tmp")  # not $TMPDIR: every command and the server's user must co
 _SOCKET = ".s.PGSQL.5432"
 _ASK_FOR_TLS = bytes.fromhex("0000000804d2162f")  # the one question that any server answers with one byte
 _LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107  # bytes
+_LONGEST_DATA = 990  # bytes
 _PATIENCE = 120.0  # seconds for a start, crash recovery included
 _DOCKER = "use Docker: `docker compose up -d postgres`, with DATABASE_URL set"
 _NOT_YET = ("is still in use", "Is another postmaster")  # while processes of a killed server are still ending
@@ -158,9 +159,11 @@ class EmbeddedServer:
             # The server's user has to pass through; nobody else can list it, and what is inside is 0700.
             _make_folders(cluster.home, 0o711 if user else 0o700)
             if user:
-                programs = _runnable(programs, user)
+                programs = _runnable(programs, self._version, user)
             with _locked(cluster.path(".lock"), user):
                 if not cluster.running():
+                    for left in cluster.home.glob(f"{cluster.data.name}.new-*"):  # by a killed set-up
+                        shutil.rmtree(left, ignore_errors=True)
                     if cluster is self._fallback:
                         wanted, used = self._wanted.home, cluster.home
                         self._notify(f"{_SERVER_USER} cannot enter {wanted}, so the data is in {used}")
@@ -236,9 +239,12 @@ class EmbeddedServer:
             pid, ready = cluster.pid_file()
             if waited > _PATIENCE:
                 raise _failed(cluster, f"is not ready after {waited:.0f} s", _tail(cluster.log, before))
-            if cluster.served_by(pid) or cluster.served_by(launched):
-                if ready and not launched and waited > 3:  # its socket was deleted, so it is of no use
-                    _end(cluster, pid)
+            served = cluster.served_by(pid)
+            if (
+                served and ready and not (cluster.socket_dir / _SOCKET).exists()
+            ):  # deleted: nobody can reach it
+                _end(cluster, pid)
+            if served or cluster.served_by(launched):
                 time.sleep(0.01)
                 continue
             if launched:
@@ -279,7 +285,7 @@ def _failed(cluster: _Cluster, what: str, said: str) -> DatabaseUnavailable:
     lines = "\n".join(said.strip().splitlines()[-8:])
     return DatabaseUnavailable(
         f"The embedded Postgres in {cluster.data} {what}." + (f" It says:\n{lines}" if lines else ""),
-        hint=f"Put that right (its log is {cluster.log}), or {_DOCKER}.",
+        hint=f"Put that right{f' (its log is {cluster.log})' if cluster.log.exists() else ''}, or {_DOCKER}.",
     )
 
 
@@ -363,14 +369,14 @@ def _can_enter(folder: Path, user: tuple[int, int]) -> bool:
     return _run(["/bin/sh", "-c", 'cd -- "$0"', str(folder)], user).returncode == 0 or not folder.is_dir()
 
 
-def _runnable(programs: Path, user: tuple[int, int]) -> Path:
+def _runnable(programs: Path, version: int, user: tuple[int, int]) -> Path:
     """The programs where this user can run them: in the wheel, else in a copy below /var/lib/pyrag."""
     with suppress(OSError):
         if _run([str(programs / "initdb"), "--version"], user).returncode == 0:
             return programs
     install, package = programs.parent, programs.parent.parent
     parts = [programs / "postgres", *sorted(install.glob("lib/postgresql/vector.*"))]
-    target = _SYSTEM_HOME / f"server-{install.name}-{_digest(b''.join(part.read_bytes() for part in parts))}"
+    target = _SYSTEM_HOME / f"server-{version}-{_digest(b''.join(part.read_bytes() for part in parts))}"
     copied = target / package.name / install.name / "bin"
     if target.exists():
         return copied
@@ -451,8 +457,10 @@ def _locked(path: Path, user: _User) -> Iterator[None]:
 
 def _initialise(cluster: _Cluster, programs: Path, user: _User) -> None:
     """Makes the data folder with an empty database `pyrag`, complete or not at all."""
-    for left in cluster.home.glob(f"{cluster.data.name}.new-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    if len(os.fsencode(cluster.data)) > _LONGEST_DATA:
+        raise OSError(errno.ENAMETOOLONG, "too long a path for Postgres", str(cluster.home))
+    with suppress(FileNotFoundError):
+        os.rmdir(cluster.data)  # refused if there is anything in it
     work = Path(tempfile.mkdtemp(prefix=f"{cluster.data.name}.new-", dir=cluster.home))
     options = ["-D", str(work), "-U", "postgres", "--auth-local=trust", "--auth-host=reject"]
     options += ["--encoding=UTF8", "--locale=C"]  # order by code point, messages in English
@@ -473,7 +481,7 @@ def _initialise(cluster: _Cluster, programs: Path, user: _User) -> None:
             done = _run([*single, "postgres"], user, "create database pyrag template template0\n")
         if done.returncode:
             raise _failed(cluster, "cannot be set up", done.stderr)
-        os.rename(work, cluster.data)  # refused where a folder that is not empty has the name
+        os.rename(work, cluster.data)
         handle = os.open(cluster.home, os.O_RDONLY)
         os.fsync(handle)
         os.close(handle)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from pyrag.errors import InvalidConfiguration
@@ -64,7 +66,9 @@ class FakeLexicalEmbedder:
     dim = DIMENSIONS
 
     def __init__(self) -> None:
-        self._buckets: dict[str, int] = {}
+        self._buckets = _Buckets()
+        # headings, path, tags and links recur from chunk to chunk
+        self._field = lru_cache(maxsize=8192)(self._add_up)
 
     def input_hash(self, item: EmbeddingInput) -> str:
         """Hex SHA-256 of the fields as a JSON array: for this model the fields are the text."""
@@ -80,27 +84,37 @@ class FakeLexicalEmbedder:
         return self._embed(EmbeddingInput(content=question))
 
     def _embed(self, item: EmbeddingInput) -> Vector:
-        weights = [0.0] * DIMENSIONS
+        total = dict(self._add_up(item.content, 1.0))
         for text, weight in (
-            (item.content, 1.0),
             (" ".join(item.heading_path), 2.0),
             (item.relative_path, 1.5),
             (" ".join(item.tags), 1.25),
             (" ".join(item.wikilinks), 1.25),
         ):
-            counts: dict[str, int] = {}
-            for feature in lexical_features(text):
-                counts[feature] = counts.get(feature, 0) + 1
-            for feature, count in counts.items():
-                weights[self._bucket(feature)] += min(count, _CAP) * weight
-        norm = math.sqrt(math.fsum(value * value for value in weights))
-        return [value / norm for value in weights] if norm else weights
+            for bucket, value in self._field(text, weight).items():
+                total[bucket] = total.get(bucket, 0.0) + value
+        norm = math.hypot(*total.values())
+        vector = [0.0] * DIMENSIONS
+        for bucket, value in total.items():
+            vector[bucket] = value / norm
+        return vector
 
-    def _bucket(self, feature: str) -> int:
-        bucket = self._buckets.get(feature)
-        if bucket is None:
-            if len(self._buckets) >= _CACHE_LIMIT:
-                self._buckets.clear()
-            digest = hashlib.sha256(f"fake-lexical-v1:{feature}".encode()).digest()
-            bucket = self._buckets[feature] = int.from_bytes(digest[:8], "big") % DIMENSIONS
+    def _add_up(self, text: str, weight: float) -> dict[int, float]:
+        """What one field adds to each bucket."""
+        buckets = self._buckets
+        sums: dict[int, float] = {}
+        for feature, count in Counter(lexical_features(text)).items():
+            bucket = buckets[feature]
+            sums[bucket] = sums.get(bucket, 0.0) + (weight if count == 1 else min(count, _CAP) * weight)
+        return sums
+
+
+class _Buckets(dict[str, int]):
+    """The bucket of each feature, computed once and kept up to a limit."""
+
+    def __missing__(self, feature: str) -> int:
+        if len(self) >= _CACHE_LIMIT:
+            self.clear()
+        digest = hashlib.sha256(f"fake-lexical-v1:{feature}".encode()).digest()
+        bucket = self[feature] = int.from_bytes(digest[:8], "big") % DIMENSIONS
         return bucket

@@ -63,9 +63,12 @@ _MARKER = re.compile(r"^\s*(?:>\s*)*(?:[-*+]\s+(?:\[[ xX]\]\s+)?|\d+[.)]\s+)?")
 _CALLOUT = re.compile(r"^\s*(?:>\s*)+\[!\w+\][-+]?\s*")
 _HEADING = re.compile(r"^ {0,3}#{1,6}\s+")
 _FENCE = re.compile(r"^\s*(?:>\s*)*(?:```|~~~)")
-_DELIMITER_ROW = re.compile(r"^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$")
-_WIKILINK = re.compile(r"!?\[\[(?:[^\]|]*\\?\|)?([^\]|]+)\]\]")
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+# Code span, wikilink or link, whichever comes first. No part runs over a bracket: that keeps it linear.
+_CODE_OR_LINK = re.compile(
+    r"(`[^`]+`)"
+    r"|!?\[\[(?:[^\[\]|]*\|)?([^\[\]|]+)\]\]"
+    r"|!?\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()]*(?:\([^()]*\)[^()]*)*\)"
+)
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
 
 
@@ -86,7 +89,7 @@ class FakeLlm:
     def answer(self, question: str, context: Context) -> str:
         """The sentences that share most with the question, rare words counting more, in reading order."""
         wanted = frozenset(lexical_features(question))
-        quotes = list(_quotes(context))
+        quotes = list(_quotes(context)) or list(_titles(context))
         if not quotes:
             return ""
         spread = Counter(feature for quote in quotes for feature in quote.features)
@@ -96,8 +99,11 @@ class FakeLlm:
         }
 
         def fit(quote: _Quote) -> float:
-            own = sum(worth[feature] for feature in wanted & quote.features)
-            heading = sum(worth[feature] for feature in (wanted & quote.heading_features) - quote.features)
+            # fsum: a set has another order in each process, and a rounded sum would follow it
+            own = math.fsum(worth[feature] for feature in wanted & quote.features)
+            heading = math.fsum(
+                worth[feature] for feature in (wanted & quote.heading_features) - quote.features
+            )
             return (own + 0.3 * heading) * quote.weight
 
         fits = [fit(quote) for quote in quotes]
@@ -131,6 +137,13 @@ def _quotes(context: Context) -> Iterator[_Quote]:
                 )
 
 
+def _titles(context: Context) -> Iterator[_Quote]:
+    """For blocks that hold nothing to quote, such as a lone heading: what they are called."""
+    for block in context.blocks:
+        title = block.hit.heading or block.hit.source
+        yield _Quote(block.number, title, frozenset(lexical_features(title)), frozenset(), block.hit.score)
+
+
 def _sentences(content: str) -> Iterator[str]:
     """Sentences, list items, table rows with their column names, and lines of code, without Markdown marks."""
     lines = content.split("\n")
@@ -144,11 +157,11 @@ def _sentences(content: str) -> Iterator[str]:
             if line.strip():
                 yield f"`{line.strip()}`"
             continue
-        if "|" in line and position + 1 < len(lines) and _DELIMITER_ROW.match(lines[position + 1]):
+        if "|" in line and position + 1 < len(lines) and _is_delimiter_row(lines[position + 1]):
             header = _cells(line)
             continue
         if header is not None and "|" in line:
-            if not _DELIMITER_ROW.match(line):
+            if not _is_delimiter_row(line):
                 yield "; ".join(
                     f"{name}: {cell}" if name else cell
                     for name, cell in zip(header, _cells(line), strict=False)
@@ -162,11 +175,24 @@ def _sentences(content: str) -> Iterator[str]:
         yield from (part.strip() for part in _SENTENCE_END.split(plain) if part and part.strip(" -=*_"))
 
 
+def _is_delimiter_row(line: str) -> bool:
+    return "-" in line and not line.strip(" \t\r|:-")
+
+
 def _cells(row: str) -> list[str]:
-    parts = re.split(r"(?<!\\)\|", _plain(row.strip().strip("|")))
-    return [part.strip() for part in parts]
+    parts = re.split(r"(?<!\\)\|", _plain(row.strip().removeprefix("|").removesuffix("|")))
+    return [part.strip().replace("\\|", "|") for part in parts]
 
 
 def _plain(text: str) -> str:
-    text = _LINK.sub(r"\1", _WIKILINK.sub(r"\1", text))
-    return _EMPHASIS.sub("", text).replace("`", "").strip()
+    """A line without links, emphasis and backticks; what stands in a code span is not touched."""
+
+    def shown(match: re.Match[str]) -> str:
+        return match[1] or match[2] or match[3] or ""
+
+    # twice, for an image inside a link
+    parts = _CODE_OR_LINK.sub(shown, _CODE_OR_LINK.sub(shown, text)).split("`")
+    last = len(parts) - 1
+    return "".join(
+        part if index % 2 and index < last else _EMPHASIS.sub("", part) for index, part in enumerate(parts)
+    ).strip()

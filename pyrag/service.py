@@ -56,9 +56,11 @@ class Service:
         """An answer with citations, an honest no_answer, or a fallback if asked for and enabled."""
         llm = build_llm(self.settings)
         hits = self._retrieve(question, top_k)
-        confidence = _confidence(hits)
         decision = self.database.decide_mode(
-            confidence, self.settings.threshold, fallback, self.settings.fallback_enabled
+            hits[0].score if hits else None,
+            self.settings.threshold,
+            fallback,
+            self.settings.fallback_enabled,
         )
         citations: list[Citation] = []
         if decision.mode == "rag":
@@ -77,7 +79,9 @@ class Service:
             answer = fallback_text(question, llm.answer_generally(question))
         else:
             answer = no_answer_text(question, fallback and not self.settings.fallback_enabled)
-        return AskResponse(mode=decision.mode, confidence=confidence, answer=answer, citations=citations)
+        return AskResponse(
+            mode=decision.mode, confidence=_confidence(hits), answer=answer, citations=citations
+        )
 
     def status(self) -> IndexStatus:
         """What is indexed for the current configuration."""

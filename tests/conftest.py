@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SAMPLE_VAULT = REPOSITORY / "samples" / "acme-vault"
 SHARED = REPOSITORY.parent / "shared"
 
+VARIABLES = {str(field.alias) for field in Settings.model_fields.values()}
+
 _numbers = itertools.count(1)
 
 
@@ -137,32 +139,37 @@ def service(url: str, settings: Settings) -> Service:
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting of the developer's shell reaches a test; the user's embedded data is out of reach."""
-    for field in Settings.model_fields.values():
-        monkeypatch.delenv(str(field.alias), raising=False)
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("EMBEDDING_PROVIDER", "fake")
     monkeypatch.setenv("LLM_PROVIDER", "fake")
     monkeypatch.setenv("PYRAG_HOME", str(tmp_path / "pyrag-home"))
 
 
-@pytest.fixture
-def rag(url: str, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command `rag` as a process on `url`, in a folder without `.env`."""
+def command(url: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A function that runs `rag` as a process on this database, in a folder without `.env`."""
 
-    def run(
-        *arguments: str, timeout: float = 60, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        shell = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+        fake = {"EMBEDDING_PROVIDER": "fake", "LLM_PROVIDER": "fake", "DATABASE_URL": url}
         return subprocess.run(
             [sys.executable, "-c", "from pyrag.cli import main; main()", *arguments],
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=timeout,
-            cwd=tmp_path,
-            env={**os.environ, "DATABASE_URL": url, **environment},
+            timeout=120,
+            cwd="/",
+            env={**shell, **fake, **environment},
             check=False,
         )
 
     return run
+
+
+@pytest.fixture
+def rag(url: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command `rag` on a database with an empty schema."""
+    return command(url)
 
 
 @pytest.fixture(scope="session")

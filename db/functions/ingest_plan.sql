@@ -178,7 +178,7 @@ begin
     select count(*) into v_documents from rag.documents as d where d.vault_path = v_run.vault_path;
     select
         count(*) filter (where i.action = 'delete'),
-        count(*) filter (where i.action <> 'delete')
+        count(*) filter (where i.action <> 'delete' and right(i.relative_path, 1) <> '/')
     into v_deletions, v_files
     from rag.ingest_run_items as i
     where i.run_id = p_run_id;

@@ -261,11 +261,16 @@ begin
         p_embeddings[n.embedding], n.input_hash, c.owner, c.scope
     from jsonb_to_recordset(p_chunks) as n (chunk_index integer, input_hash text, embedding integer)
     join rag.chunks as c on c.document_id = v_document_id and c.chunk_index = n.chunk_index
-    where n.embedding is not null
+    where p_embeddings[n.embedding] is not null
     order by n.chunk_index;
     get diagnostics v_computed = row_count;
 
-    if v_computed < v_chunks then
+    if v_computed < v_chunks
+        or exists (
+            select 1 from rag.chunks as c
+            where c.document_id = v_document_id and c.chunk_index < 0
+        )
+    then
         perform rag.reuse_embeddings(
             v_document_id, v_run.embedding_provider, v_run.embedding_model, v_run.embedding_dim,
             (select jsonb_object_agg(n.chunk_index, n.input_hash)

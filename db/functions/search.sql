@@ -153,21 +153,26 @@ begin atomic
             when p_fallback and p_fallback_enabled then 'fallback'
             else 'no_answer'
         end as mode,
-        format(
-            'confidence %s is %s the threshold %s%s',
-            round(p_confidence::numeric, 4),
-            case when p_confidence >= p_threshold then 'not below' else 'below' end,
-            round(p_threshold::numeric, 4),
+        concat(
             case
-                when p_confidence >= p_threshold then ''
-                when p_fallback and p_fallback_enabled then '; fallback is asked for and enabled'
-                when p_fallback then '; fallback is asked for but disabled globally'
-                else ''
+                when p_confidence is null then 'nothing was found'
+                else format(
+                    'confidence %s is %s the threshold %s',
+                    round(p_confidence::numeric, 4),
+                    case when p_confidence >= p_threshold then 'not below' else 'below' end,
+                    round(p_threshold::numeric, 4)
+                )
+            end,
+            case
+                when p_confidence >= p_threshold or not p_fallback then ''
+                when p_fallback_enabled then '; fallback is asked for and enabled'
+                else '; fallback is asked for but disabled globally'
             end
         ) as reason;
 end;
 
 comment on function rag.decide_mode(double precision, double precision, boolean, boolean) is
 'Whether a question is answered from the knowledge base (rag), refused (no_answer) or passed to the
-model''s general knowledge (fallback: asked for and enabled), with the rule that fired in words.
-Example: select * from rag.decide_mode(0.31, 0.20);';
+model''s general knowledge (fallback: asked for and enabled), with the rule that fired in words. A
+null confidence says that nothing was found at all. Example:
+select * from rag.decide_mode(0.31, 0.20);';

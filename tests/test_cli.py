@@ -1,0 +1,381 @@
+"""The command as a process: output, exit codes, and an error for everything that can be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import psycopg
+import pytest
+
+from conftest import REPOSITORY, SAMPLE_VAULT
+from pyrag.embedded import EmbeddedServer
+
+Rag = Callable[..., CompletedProcess[str]]
+COMMANDS = [
+    ("db", "init"),
+    ("db", "start"),
+    ("db", "stop"),
+    ("db", "status"),
+    ("db", "psql"),
+    ("config",),
+    ("embeddings", "warmup"),
+    ("ingest",),
+    ("search",),
+    ("ask",),
+    ("eval",),
+]
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "pump.md").write_text("# Pump\n\nThe pump is greased on Monday.\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def indexed(rag: Rag, vault: Path) -> Rag:
+    done = rag("ingest", str(vault))
+    assert done.returncode == 0, done.stderr
+    return rag
+
+
+def assert_error(done: CompletedProcess[str], exit_code: int, code: str, *words: str) -> None:
+    """An error of this code on stderr, nothing on stdout, no traceback."""
+    assert done.returncode == exit_code, done.stderr
+    assert f"error [{code}]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_help_shows_an_example(rag: Rag, command: tuple[str, ...]) -> None:
+    if command == ("db", "psql"):
+        pytest.importorskip("pyrag")  # its --help goes to psql, see the test below
+        done = rag("db", "--help")
+        assert "psql" in done.stdout
+        return
+    done = rag(*command, "--help")
+    assert done.returncode == 0
+    assert "Example:" in done.stdout
+    assert "rag" in done.stdout
+
+
+def test_help_lists_the_commands(rag: Rag) -> None:
+    done = rag("--help")
+    for command in {command[0] for command in COMMANDS}:
+        assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
+
+
+def test_the_version_is_printed(rag: Rag) -> None:
+    assert re.fullmatch(r"pyrag \d+\.\d+\.\d+\S*\n", rag("--version").stdout)
+
+
+def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
+    done = indexed("ask", "When is the pump greased?")
+    assert done.returncode == 0
+    assert re.search(r"mode: rag   confidence: 0\.\d{4}   threshold: 0\.20", done.stdout)
+    assert "- The pump is greased on Monday. [1]" in done.stdout
+    assert re.search(r"^\[1\] 0\.\d{4}  pump\.md$", done.stdout, re.MULTILINE)
+
+
+def test_ask_json_is_the_http_body(indexed: Rag) -> None:
+    body = json.loads(indexed("ask", "When is the pump greased?", "--json").stdout)
+    assert list(body) == ["mode", "confidence", "answer", "citations"]
+    assert list(body["citations"][0]) == ["source", "heading", "score"]
+
+
+def test_search_json_is_the_http_body(indexed: Rag) -> None:
+    body = json.loads(indexed("search", "pump", "--json").stdout)
+    assert list(body) == ["confidence", "results"]
+    assert list(body["results"][0]) == [
+        "content", "source", "relative_path", "heading_path", "heading", "score",
+    ]  # fmt: skip
+    assert body["results"][0]["source"] == body["results"][0]["relative_path"] == "pump.md"
+
+
+def test_a_no_answer_is_done_and_not_an_error(indexed: Rag) -> None:
+    done = indexed("ask", "Mona Lisa painter")
+    assert done.returncode == 0
+    assert "mode: no_answer" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["'pump' \"greased\"", "pump 🎉 greased", "pump\ngreased\r\nMonday", "pump " * 20_000, "-pump", "pump; drop table"],
+    ids=["quotes", "emoji", "new lines", "100 kB", "dash", "sql"],
+)
+def test_any_question_is_handled(indexed: Rag, question: str) -> None:
+    done = indexed("ask", "--json", "--", question)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mode"] in ("rag", "no_answer")
+
+
+def test_a_question_that_is_not_utf8_is_refused(indexed: Rag) -> None:
+    assert_error(indexed("ask", os.fsdecode(b"pump \xff")), 2, "invalid_request", "U+DCFF")
+
+
+@pytest.mark.parametrize("command", ["search", "ask"])
+def test_an_empty_question_is_refused(rag: Rag, command: str) -> None:
+    assert_error(rag(command, " "), 2, "invalid_request", "question is empty")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("bogus",), ("search",), ("ask", "q", "--bogus"), ("search", "q", "--top-k", "21"), ("search", "q", "--top-k", "x")],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(rag: Rag, arguments: tuple[str, ...]) -> None:
+    done = rag(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Error" in done.stderr
+
+
+def test_ingest_prints_a_summary(rag: Rag, vault: Path) -> None:
+    done = rag("ingest", str(vault))
+    assert "1 added" in done.stdout
+    assert "chunks: 1 written; embeddings: 1 computed, 0 reused" in done.stdout
+
+
+def test_ingest_json_is_the_row_of_the_run(rag: Rag, vault: Path, connection: Any) -> None:
+    row = json.loads(rag("ingest", str(vault), "--json").stdout)
+    columns = connection.execute(
+        "select a.attname from pg_attribute as a where a.attrelid = 'rag.ingest_runs'::regclass"
+        " and a.attnum > 0 order by a.attnum"
+    ).fetchall()
+    assert list(row) == [name for (name,) in columns]
+    assert (row["status"], row["documents_added"]) == ("success", 1)
+
+
+def test_ingest_takes_vault_path_without_an_argument(rag: Rag, vault: Path) -> None:
+    assert rag("ingest", VAULT_PATH=str(vault)).returncode == 0
+    assert_error(rag("ingest"), 2, "invalid_request", "no vault given", "VAULT_PATH")
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty string", "file", "no notes"])
+def test_a_path_that_is_no_vault_is_refused(rag: Rag, tmp_path: Path, kind: str, connection: Any) -> None:
+    (tmp_path / "file.md").write_text("x", encoding="utf-8")
+    (tmp_path / "no-notes").mkdir()
+    path = {
+        "missing": str(tmp_path / "nowhere"),
+        "empty string": "",
+        "file": str(tmp_path / "file.md"),
+        "no notes": str(tmp_path / "no-notes"),
+    }[kind]
+    assert_error(rag("ingest", path), 2, "invalid_request", path)
+    assert connection.execute("select count(*) from rag.documents").fetchone() == (0,)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user is played by root")
+def test_a_vault_without_permission_is_refused(url: str, tmp_path: Path) -> None:
+    vault = tmp_path / "secret"
+    vault.mkdir()
+    (vault / "a.md").write_text("x", encoding="utf-8")
+    vault.chmod(0o700)
+    code = (
+        "import os, sys; from pyrag.vault import resolve_vault, scan_vault; os.setgid(65534); os.setuid(65534)\n"
+        f"try:\n    print(scan_vault(resolve_vault({str(vault)!r})))\n"
+        "except Exception as error:\n    print(type(error).__name__, error)"
+    )
+    for parent in vault.parents:
+        if parent.stat().st_uid == 0 and str(parent).startswith("/tmp/pytest"):
+            parent.chmod(0o711)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("InvalidRequest")
+    assert f"'{vault}' may not be read by this user" in done.stdout
+
+
+def test_a_bad_file_is_named_and_exit_code_3(rag: Rag, vault: Path) -> None:
+    (vault / "bad.md").write_bytes(b"40\xb0C\n")
+    done = rag("ingest", str(vault))
+    assert done.returncode == 3
+    assert re.search(r"^failed: bad\.md: .*UTF-8", done.stderr, re.MULTILINE)
+    assert "1 added" in done.stdout
+
+
+def test_withheld_deletions_are_exit_code_4_and_can_be_allowed(indexed: Rag, vault: Path) -> None:
+    (vault / "pump.md").unlink()
+    done = indexed("ingest", str(vault))
+    assert done.returncode == 4
+    assert "--allow-mass-delete" in done.stderr
+    assert indexed("search", "pump").returncode == 0
+    assert indexed("ingest", str(vault), "--allow-mass-delete").returncode == 0
+    assert_error(indexed("search", "pump"), 1, "retrieval_not_ready")
+
+
+def test_a_busy_vault_is_exit_code_5(rag: Rag, vault: Path, connection: Any) -> None:
+    connection.execute("select rag.begin_run(%s, 'fake', 'fake-lexical-v1', 1024)", [str(vault)])
+    assert_error(rag("ingest", str(vault)), 5, "vault_busy", "is at work")
+
+
+def start_long_ingest(url: str, vault: Path) -> subprocess.Popen[str]:
+    """A process that ingests 1,000 notes, past its first stored document."""
+    for number in range(1000):
+        (vault / f"n{number}.md").write_text(f"# N{number}\n\nText {number}.\n" * 20, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from pyrag.cli import main; main()", "ingest", str(vault)],
+        env={**os.environ, "DATABASE_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        deadline = time.monotonic() + 30
+        while connection.execute("select count(*) from rag.documents").fetchone() == (0,):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interrupted_run_is_closed_and_exit_code_130(
+    url: str, vault: Path, connection: Any, number: signal.Signals
+) -> None:
+    process = start_long_ingest(url, vault)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    row = connection.execute("select r.status, r.error_summary from rag.ingest_runs as r").fetchone()
+    assert row == ("failed", "interrupted")
+
+
+def test_a_killed_run_loses_nothing_that_was_stored(url: str, vault: Path, rag: Rag, connection: Any) -> None:
+    process = start_long_ingest(url, vault)
+    process.kill()
+    process.communicate()
+    stored = connection.execute("select count(*) from rag.documents").fetchone()[0]
+    torn = connection.execute(
+        "select count(*) from rag.chunks as c left join rag.embeddings as e on e.chunk_id = c.id where e.id is null"
+    ).fetchone()
+    assert torn == (0,)
+    done = rag("ingest", str(vault), "--json")
+    run = json.loads(done.stdout)
+    assert run["documents_skipped"] >= stored > 0
+    assert run["documents_added"] + run["documents_skipped"] == 1001
+    closed = connection.execute(
+        "select r.status, r.error_summary from rag.ingest_runs as r order by r.id"
+    ).fetchall()
+    assert closed == [("failed", "interrupted"), ("success", None)]
+
+
+def test_a_database_without_schema_is_named(rag: Rag, empty_url: str, vault: Path) -> None:
+    for arguments in (("ingest", str(vault)), ("search", "x"), ("ask", "x"), ("eval",)):
+        done = rag(*arguments, DATABASE_URL=empty_url)
+        assert_error(done, 1, "schema_not_initialized", "rag db init")
+    assert rag("db", "init", DATABASE_URL=empty_url).returncode == 0
+    assert_error(rag("search", "x", DATABASE_URL=empty_url), 1, "retrieval_not_ready", "rag ingest")
+
+
+def test_a_server_that_is_down_offers_both_ways_out(rag: Rag) -> None:
+    done = rag("search", "x", DATABASE_URL="postgresql://u:secret@127.0.0.1:1/x")
+    assert_error(done, 1, "database_unavailable", "docker compose up -d postgres", "remove DATABASE_URL")
+    assert "secret" not in done.stderr
+
+
+def test_wrong_settings_are_exit_code_2(rag: Rag) -> None:
+    assert_error(rag("config", RAG_TOP_K="0"), 2, "invalid_configuration", "RAG_TOP_K=0")
+    assert_error(rag("--env-file", "/nowhere", "config"), 2, "invalid_configuration", "/nowhere")
+
+
+def test_config_shows_the_threshold_and_no_secret(rag: Rag) -> None:
+    secret = "sk-test-0123456789abcdef"
+    done = rag("config", LLM_API_KEY=secret, DATABASE_URL=f"postgresql://u:{secret}@h/x")
+    assert secret not in done.stdout + done.stderr
+    assert re.search(r"LLM_API_KEY +present", done.stdout)
+    assert re.search(r"resolved threshold +0\.2 +\(provider\)", done.stdout)
+    body = json.loads(rag("config", "--json", LLM_API_KEY=secret).stdout)
+    assert secret not in json.dumps(body)
+
+
+def test_eval_fails_on_a_miss(indexed: Rag, tmp_path: Path) -> None:
+    entry = "- {id: a, question: 'When is the pump greased?', expected_mode: rag, expected_sources: [%s]}\n"
+    right, wrong = tmp_path / "right.yaml", tmp_path / "wrong.yaml"
+    right.write_text(entry % "pump.md", encoding="utf-8")
+    wrong.write_text(entry % "other.md", encoding="utf-8")
+    assert indexed("eval", "--questions", str(right)).returncode == 0
+    done = indexed("eval", "--questions", str(wrong))
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout
+    assert "expected rag other.md" in done.stdout
+
+
+def test_warmup_of_the_fake_provider_has_nothing_to_do(rag: Rag) -> None:
+    assert "nothing to download" in rag("embeddings", "warmup").stdout
+    done = rag("embeddings", "warmup", EMBEDDING_PROVIDER="local-qwen3")
+    assert_error(done, 2, "invalid_configuration", "not built in this version")
+
+
+def test_a_closed_pipe_is_no_traceback(indexed: Rag, url: str) -> None:
+    command = f"{sys.executable} -c 'from pyrag.cli import main; main()' search pump | true"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "DATABASE_URL": url},
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_psql_hands_its_arguments_on(indexed: Rag) -> None:
+    done = indexed("db", "psql", "-Atc", "select d.relative_path from rag.documents as d")
+    assert done.stdout == "pump.md\n", done.stderr
+    assert indexed("db", "psql", "-Atc", "select 1/0").returncode == 1
+
+
+def test_the_embedded_server_serves_the_whole_path(tmp_path: Path) -> None:
+    home = tmp_path / "home of the data"
+    environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
+    environment["PYRAG_HOME"] = str(home)
+
+    def run(*arguments: str) -> CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from pyrag.cli import main; main()", *arguments],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            cwd=tmp_path,
+            timeout=120,
+            check=False,
+        )
+
+    try:
+        assert json.loads(run("db", "status", "--json").stdout)["running"] is False
+        first = run("db", "init")
+        assert first.returncode == 0, first.stderr
+        assert "Setting up the embedded Postgres" in first.stderr
+        assert run("ingest", str(SAMPLE_VAULT)).returncode == 0
+        assert run("eval").returncode == 0
+        status = json.loads(run("db", "status", "--json").stdout)
+        assert status["running"] is True
+        with psycopg.connect(status["url"]) as connection:
+            assert connection.execute("select count(*) from rag.documents").fetchone() == (9,)
+        assert run("db", "psql", "-Atc", "select count(*) from rag.documents").stdout == "9\n"
+        assert run("db", "stop").stdout == "stopped\n"
+        assert run("db", "stop").stdout == "was not running\n"
+        assert run("search", "P1").returncode == 0, "the server starts by itself and has kept its data"
+    finally:
+        EmbeddedServer(home).stop()
+
+
+def test_managing_the_embedded_server_is_refused_when_another_is_set(rag: Rag) -> None:
+    for command in ("start", "stop"):
+        assert_error(rag("db", command), 2, "invalid_configuration", "DATABASE_URL is set")
+
+

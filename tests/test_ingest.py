@@ -1,0 +1,400 @@
+"""Runs over real folders: what is added, kept, moved, deleted, and what a bad file costs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from pyrag.db import Database, Index
+from pyrag.embeddings import FakeLexicalEmbedder
+from pyrag.errors import DatabaseUnavailable, InvalidRequest, VaultBusy
+from pyrag.ingest import IngestReport, ingest_vault
+from pyrag.models import EmbeddingInput, Vector
+
+Connection = psycopg.Connection[Any]
+COUNTERS = ("added", "updated", "moved", "embedded", "deleted", "skipped", "failed")
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Path:
+    """Three notes."""
+    folder = tmp_path / "vault"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        (folder / f"{name}.md").write_text(f"# Note {name}\n\nText of note {name}.\n", encoding="utf-8")
+    return folder
+
+
+class Counting(FakeLexicalEmbedder):
+    """The fake embedder, counting what it computes, under a model name of its own."""
+
+    def __init__(self, model: str = "fake-lexical-v1") -> None:
+        super().__init__()
+        self.model = model
+        self.computed = 0
+
+    def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+        self.computed += len(items)
+        return super().embed_documents(items)
+
+
+class ContentOnly(Counting):
+    """A model that reads the content alone, as one whose text has no folder."""
+
+    def input_hash(self, item: EmbeddingInput) -> str:
+        return hashlib.sha256(item.content.encode()).hexdigest()
+
+
+def ingest(url: str, vault: Path, embedder: FakeLexicalEmbedder | None = None, **options: Any) -> IngestReport:
+    return ingest_vault(vault, Database(url), embedder or FakeLexicalEmbedder(), **options)
+
+
+def counts(report: IngestReport) -> dict[str, int]:
+    return {name: n for name in COUNTERS if (n := report.run[f"documents_{name}"])}
+
+
+def rows(connection: Connection, query: str) -> list[dict[str, Any]]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query).fetchall()  # type: ignore[call-overload,no-any-return]
+
+
+def content(connection: Connection) -> list[tuple[Any, ...]]:
+    """All that is stored, without ids and times."""
+    return connection.execute(
+        "select d.relative_path, d.content_hash, d.file_path, d.scope, c.chunk_index, c.content, c.scope,"
+        " c.relative_path, e.embedding_provider, e.embedding_model, e.embedding::text, e.input_hash, e.scope"
+        " from rag.documents as d left join rag.chunks as c on c.document_id = d.id"
+        " left join rag.embeddings as e on e.chunk_id = c.id"
+        ' order by d.relative_path collate "C", c.chunk_index, e.embedding_model'
+    ).fetchall()
+
+
+def test_a_first_run_stores_documents_chunks_and_embeddings(url: str, vault: Path, connection: Connection) -> None:
+    report = ingest(url, vault)
+    assert counts(report) == {"added": 3}
+    assert report.run["status"] == "success"
+    assert report.run["chunks_written"] == report.run["embeddings_written"] == 3
+    document = rows(connection, "select * from rag.documents order by relative_path")[0]
+    data = (vault / "a.md").read_bytes()
+    assert document["vault_path"] == document["scope"] == str(vault)
+    assert document["relative_path"] == "a.md"
+    assert document["file_path"] == str(vault / "a.md")
+    assert document["content_hash"] == hashlib.sha256(data).hexdigest()
+    assert document["size_bytes"] == len(data)
+    assert document["mtime_ns"] == (vault / "a.md").stat().st_mtime_ns
+    chunk = rows(connection, "select * from rag.chunks order by relative_path")[0]
+    assert chunk["content"] == "# Note a\n\nText of note a."
+    assert chunk["heading_path"] == ["Note a"]
+    assert chunk["content_hash"] == hashlib.sha256(chunk["content"].encode()).hexdigest()
+
+
+def test_a_second_run_skips_everything(url: str, vault: Path, connection: Connection) -> None:
+    ingest(url, vault)
+    before = rows(connection, "select * from rag.chunks order by id")
+    report = ingest(url, vault)
+    assert counts(report) == {"skipped": 3}
+    assert report.run["chunks_written"] == report.run["embeddings_written"] == 0
+    assert rows(connection, "select * from rag.chunks order by id") == before
+
+
+def test_a_touched_file_is_still_unchanged(url: str, vault: Path) -> None:
+    ingest(url, vault)
+    os.utime(vault / "a.md", (1, 1))
+    assert counts(ingest(url, vault)) == {"skipped": 3}
+
+
+def test_changed_deleted_and_new_files_are_told_apart(url: str, vault: Path, connection: Connection) -> None:
+    ingest(url, vault)
+    (vault / "a.md").write_text("# Note a\n\nOther text.\n", encoding="utf-8")
+    (vault / "b.md").unlink()
+    (vault / "sub").mkdir()
+    (vault / "sub" / "d.md").write_text("New.\n", encoding="utf-8")
+    report = ingest(url, vault)
+    assert counts(report) == {"added": 1, "updated": 1, "deleted": 1, "skipped": 1}
+    paths = [row["relative_path"] for row in rows(connection, "select * from rag.documents order by 4")]
+    assert paths == ["a.md", "c.md", "sub/d.md"]
+    texts = " ".join(row["content"] for row in rows(connection, "select * from rag.chunks"))
+    assert "Text of note a" not in texts
+    assert "Text of note b" not in texts
+
+
+def test_the_state_after_edits_equals_a_fresh_index(
+    url: str, vault: Path, connection: Connection, server: Any, template: str
+) -> None:
+    ingest(url, vault)
+    (vault / "a.md").write_text("# Note a\n\nEdited.\n\n## More\n\nMore text.\n", encoding="utf-8")
+    (vault / "b.md").rename(vault / "z.md")
+    (vault / "c.md").unlink()
+    ingest(url, vault)
+    fresh = server.create(template)
+    try:
+        ingest(fresh, vault)
+        with psycopg.connect(fresh) as other:
+            assert content(other) == content(connection)
+    finally:
+        server.drop(fresh)
+
+
+def test_a_renamed_file_keeps_its_document(url: str, vault: Path, connection: Connection) -> None:
+    ingest(url, vault)
+    before = rows(connection, "select * from rag.documents where relative_path = 'a.md'")[0]
+    (vault / "sub").mkdir()
+    (vault / "a.md").rename(vault / "sub" / "renamed.md")
+    report = ingest(url, vault)
+    assert counts(report) == {"moved": 1, "skipped": 2}
+    after = rows(connection, "select * from rag.documents where relative_path = 'sub/renamed.md'")[0]
+    assert after["id"] == before["id"]
+    assert after["file_path"] == str(vault / "sub" / "renamed.md")
+    item = rows(connection, "select * from rag.ingest_run_items where action = 'move'")[0]
+    assert (item["moved_from"], item["reason"]) == ("a.md", "same content as the vanished a.md")
+
+
+def test_a_renamed_file_is_not_embedded_again_when_the_model_reads_no_path(url: str, vault: Path) -> None:
+    ingest(url, vault, ContentOnly("content-only"))
+    (vault / "a.md").rename(vault / "renamed.md")
+    embedder = ContentOnly("content-only")
+    report = ingest(url, vault, embedder)
+    assert embedder.computed == 0
+    assert (report.run["embeddings_written"], report.run["embeddings_reused"]) == (0, 1)
+
+
+def test_only_the_changed_section_is_embedded_again(url: str, vault: Path) -> None:
+    sections = [f"## Section {n}\n\n" + f"Sentence number {n} of the text. " * 30 + "\n\n" for n in range(8)]
+    (vault / "long.md").write_text("".join(sections), encoding="utf-8")
+    ingest(url, vault)
+    sections[3] = sections[3].replace("number", "figure")
+    (vault / "long.md").write_text("".join(sections), encoding="utf-8")
+    embedder = Counting()
+    report = ingest(url, vault, embedder)
+    assert embedder.computed == report.run["embeddings_written"] == 1
+    assert report.run["embeddings_reused"] == report.run["chunks_written"] - 1 == 7
+
+
+def test_another_model_gets_only_its_embeddings(url: str, vault: Path, connection: Connection) -> None:
+    ingest(url, vault)
+    chunks = rows(connection, "select * from rag.chunks order by id")
+    report = ingest(url, vault, Counting("other"))
+    assert counts(report) == {"embedded": 3}
+    assert (report.run["chunks_written"], report.run["embeddings_written"]) == (0, 3)
+    assert rows(connection, "select * from rag.chunks order by id") == chunks
+    assert len(rows(connection, "select * from rag.embeddings")) == 6
+    assert counts(ingest(url, vault)) == {"skipped": 3}
+
+
+def test_an_unchanged_section_keeps_the_embeddings_of_other_models(url: str, vault: Path) -> None:
+    sections = [f"## Section {n}\n\n" + f"Sentence number {n} of the text. " * 30 + "\n\n" for n in range(4)]
+    (vault / "long.md").write_text("".join(sections), encoding="utf-8")
+    ingest(url, vault)
+    ingest(url, vault, Counting("other"))
+    (vault / "long.md").write_text("".join([*sections, "## New\n\n" + "Brand new. " * 60]), encoding="utf-8")
+    ingest(url, vault)
+    embedder = Counting("other")
+    assert counts(ingest(url, vault, embedder)) == {"embedded": 1, "skipped": 3}
+    assert embedder.computed == 1
+
+
+def test_the_same_text_in_two_files_is_embedded_once_for_a_model_that_reads_no_path(
+    url: str, vault: Path, connection: Connection
+) -> None:
+    (vault / "copy.md").write_bytes((vault / "a.md").read_bytes())
+    embedder = ContentOnly("content-only")
+    ingest(url, vault, embedder)
+    assert embedder.computed == 3
+    assert len(rows(connection, "select * from rag.embeddings")) == 4
+
+
+def test_spellings_of_one_vault_path_are_one_vault(
+    url: str, vault: Path, monkeypatch: pytest.MonkeyPatch, connection: Connection
+) -> None:
+    monkeypatch.chdir(vault.parent)
+    link = vault.parent / "link"
+    link.symlink_to(vault)
+    for spelling in (vault, "vault", "./vault/../vault/", link):
+        ingest_vault(spelling, Database(url), FakeLexicalEmbedder())
+    assert {row["vault_path"] for row in rows(connection, "select * from rag.documents")} == {str(vault)}
+
+
+def test_two_vaults_keep_files_of_the_same_name_apart(url: str, vault: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.md").write_text("Another a.\n", encoding="utf-8")
+    ingest(url, vault)
+    assert counts(ingest(url, other)) == {"added": 1}
+    assert counts(ingest(url, vault)) == {"skipped": 3}
+
+
+def test_no_file_of_the_vault_is_written(url: str, vault: Path) -> None:
+    def snapshot() -> list[tuple[str, int, int, bytes]]:
+        return sorted(
+            (str(path), path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes())
+            for path in vault.rglob("*")
+            if path.is_file()
+        )
+
+    before = snapshot()
+    ingest(url, vault)
+    assert snapshot() == before
+
+
+def test_one_bad_file_costs_one_file(url: str, vault: Path, connection: Connection) -> None:
+    ingest(url, vault)
+    old = [row for row in content(connection) if row[0] == "b.md"]
+    (vault / "b.md").write_bytes(b"Temperature 40\xb0C at the inlet.\n")
+    (vault / "c.md").write_text("Changed.\n", encoding="utf-8")
+    report = ingest(url, vault)
+    assert counts(report) == {"updated": 1, "skipped": 1, "failed": 1}
+    assert [path for path, _ in report.failed] == ["b.md"]
+    assert "UTF-8" in report.failed[0][1]
+    assert report.run["status"] == "failed"
+    assert report.run["error_summary"] == "1 failed: b.md"
+    assert [row for row in content(connection) if row[0] == "b.md"] == old
+    (vault / "b.md").write_text("Temperature 40°C at the inlet.\n", encoding="utf-8")
+    assert ingest(url, vault).run["status"] == "success"
+
+
+def test_broken_frontmatter_is_a_warning(url: str, vault: Path, connection: Connection) -> None:
+    (vault / "t.md").write_text("---\nyear: {{date:YYYY}}\n---\nAgenda goes here.\n", encoding="utf-8")
+    report = ingest(url, vault)
+    assert report.run["status"] == "success"
+    assert [path for path, _ in report.warnings] == ["t.md"]
+    row = rows(connection, "select * from rag.documents where relative_path = 't.md'")[0]
+    assert row["frontmatter"] == {}
+    assert len(row["warnings"]) == 1
+
+
+def test_an_empty_file_is_a_document_without_chunks(url: str, vault: Path, connection: Connection) -> None:
+    (vault / "empty.md").write_text("", encoding="utf-8")
+    (vault / "blank.md").write_text("\n \n\t\n", encoding="utf-8")
+    assert counts(ingest(url, vault)) == {"added": 5}
+    assert counts(ingest(url, vault)) == {"skipped": 5}
+    assert len(rows(connection, "select * from rag.chunks")) == 3
+
+
+def test_a_run_withholds_deletions_when_no_file_is_left(url: str, vault: Path, connection: Connection) -> None:
+    ingest(url, vault)
+    for path in vault.glob("*.md"):
+        path.unlink()
+    report = ingest(url, vault)
+    assert len(report.withheld) == 3
+    assert report.run["status"] == "failed"
+    assert report.run["error_summary"] == "3 deletions withheld"
+    assert len(rows(connection, "select * from rag.documents")) == 3
+    assert counts(ingest(url, vault, allow_mass_delete=True)) == {"deleted": 3}
+    assert rows(connection, "select * from rag.embeddings") == []
+
+
+def test_a_folder_without_notes_is_an_error_and_leaves_no_run_open(
+    url: str, tmp_path: Path, connection: Connection
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InvalidRequest, match="no Markdown file"):
+        ingest(url, empty)
+    assert rows(connection, "select * from rag.ingest_runs where status = 'running'") == []
+
+
+def test_every_run_and_document_is_in_the_ledger(url: str, vault: Path, connection: Connection) -> None:
+    ingest(url, vault)
+    (vault / "a.md").write_text("Changed.\n", encoding="utf-8")
+    run = ingest(url, vault).run
+    items = rows(connection, f"select * from rag.ingest_run_items where run_id = {run['id']} order by 3")
+    assert [(row["relative_path"], row["action"], row["status"]) for row in items] == [
+        ("a.md", "change", "done"),
+        ("b.md", "skip", "done"),
+        ("c.md", "skip", "done"),
+    ]
+    assert items[0]["old_hash"] != items[0]["new_hash"]
+    assert items[0]["chunks_written"] == 1
+
+
+def test_a_second_run_of_a_vault_is_refused_while_the_first_lives(url: str, vault: Path) -> None:
+    database = Database(url)
+    with database.ingest_session() as session:
+        session.begin_run(str(vault), Index("fake", "fake-lexical-v1", 1024))
+        with pytest.raises(VaultBusy, match=f"process {os.getpid()}"):
+            ingest(url, vault)
+    assert counts(ingest(url, vault)) == {"added": 3}
+
+
+def test_a_run_whose_process_is_gone_is_closed_as_interrupted(
+    url: str, vault: Path, connection: Connection
+) -> None:
+    with Database(url).ingest_session() as session:
+        run_id = session.begin_run(str(vault), Index("fake", "fake-lexical-v1", 1024))
+    time.sleep(0.1)  # the server notices the closed connection a moment later
+    ingest(url, vault)
+    row = rows(connection, f"select * from rag.ingest_runs where id = {run_id}")[0]
+    assert (row["status"], row["error_summary"]) == ("failed", "interrupted")
+    assert row["finished_at"] is not None
+
+
+def test_a_lost_connection_stops_the_run_and_keeps_what_is_stored(
+    url: str, vault: Path, connection: Connection
+) -> None:
+    for number in range(200):
+        (vault / f"n{number:03}.md").write_text(f"# N{number}\n\nText {number}.\n", encoding="utf-8")
+
+    class Slow(FakeLexicalEmbedder):
+        def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+            killer.start()
+            killer.join()
+            return super().embed_documents(items)
+
+    def kill() -> None:
+        connection.execute(
+            "select pg_terminate_backend(a.pid) from pg_stat_activity as a"
+            " where a.application_name = 'pyrag' and a.datname = current_database()"
+        )
+
+    killer = threading.Thread(target=kill)
+    with pytest.raises(DatabaseUnavailable):
+        ingest(url, vault, Slow())
+    report = ingest(url, vault)
+    assert report.run["status"] == "success"
+    assert len(rows(connection, "select * from rag.documents")) == 203
+    assert rows(connection, "select * from rag.ingest_runs where status = 'running'") == []
+
+
+def test_a_file_that_vanishes_after_the_plan_is_no_failure(
+    url: str, vault: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyrag import ingest as module
+
+    ingest(url, vault)
+    (vault / "b.md").write_text("Changed.\n", encoding="utf-8")
+    real = module.read_note
+
+    def read(path: Path) -> Any:
+        if path.name == "b.md":
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(module, "read_note", read)
+    report = ingest(url, vault)
+    assert counts(report) == {"deleted": 1, "skipped": 2}
+    assert report.run["status"] == "success"
+
+
+def test_an_unnormalised_vector_is_refused_and_the_old_version_stays(
+    url: str, vault: Path, connection: Connection
+) -> None:
+    class Broken(FakeLexicalEmbedder):
+        def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+            return [[0.5, *([0.0] * 1023)] for _ in items]
+
+    ingest(url, vault)
+    before = content(connection)
+    (vault / "a.md").write_text("Changed.\n", encoding="utf-8")
+    report = ingest(url, vault, Broken())
+    assert counts(report) == {"skipped": 2, "failed": 1}
+    assert "length" in report.failed[0][1]
+    assert content(connection) == before
