@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -160,22 +161,25 @@ def _drafts(group: list[_Part], table: LineTable, sizes: Sizes) -> Iterator[_Dra
     if len(sections) > 1:
         tokens = table.count_content(first.start, last.end)
     if tokens <= sizes.target or (first.tokens <= sizes.target and tokens <= sizes.maximum):
-        tags = tuple(tag for section in sections for tag in section.tags)
-        links = tuple(link for section in sections for link in section.links)
-        yield _Draft(table.content(first.start, last.end), tokens, path, tags, links, _metadata(group))
+        yield _Draft(
+            table.content(first.start, last.end),
+            tokens,
+            path,
+            tuple(tag for section in sections for tag in section.tags),
+            tuple(link for section in sections for link in section.links),
+            _metadata(group),
+        )
         return
     blocks = [block for section in sections for block in section.blocks]
+    marks = [mark for section in sections for mark in section.tag_marks]
+    links = [link for section in sections for link in section.links]
     for piece in split(table, blocks, first.start, last.end, sizes):
-        tags = tuple(
-            tag
-            for section in sections
-            for offset, tag in section.tag_marks
-            if piece.start <= offset < piece.end
+        own_marks = marks[bisect_left(marks, (piece.start,)) : bisect_left(marks, (piece.end,))]
+        first_link, after_link = (
+            bisect_left(links, offset, key=lambda link: link.offset) for offset in (piece.start, piece.end)
         )
-        links = tuple(
-            link for section in sections for link in section.links if piece.start <= link.offset < piece.end
-        )
-        yield _Draft(piece.content, piece.tokens, path, tags, links, {})
+        own_tags = tuple(tag for _, tag in own_marks)
+        yield _Draft(piece.content, piece.tokens, path, own_tags, tuple(links[first_link:after_link]), {})
 
 
 def _metadata(group: list[_Part]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class FakeLexicalEmbedder:
     def __init__(self) -> None:
         self._buckets = _Buckets()
         # headings, path, tags and links recur from chunk to chunk
-        self._field = lru_cache(maxsize=8192)(self._add_up)
+        self._field = lru_cache(maxsize=8192)(self._count)
 
     def input_hash(self, item: EmbeddingInput) -> str:
         """Hex SHA-256 of the fields as a JSON array: for this model the fields are the text."""
@@ -84,29 +84,30 @@ class FakeLexicalEmbedder:
         return self._embed(EmbeddingInput(content=question))
 
     def _embed(self, item: EmbeddingInput) -> Vector:
-        total = dict(self._add_up(item.content, 1.0))
+        weights: dict[int, float] = dict(self._count(item.content))
         for text, weight in (
             (" ".join(item.heading_path), 2.0),
             (item.relative_path, 1.5),
             (" ".join(item.tags), 1.25),
             (" ".join(item.wikilinks), 1.25),
         ):
-            for bucket, value in self._field(text, weight).items():
-                total[bucket] = total.get(bucket, 0.0) + value
-        norm = math.hypot(*total.values())
+            for bucket, count in self._field(text).items():
+                weights[bucket] = weights.get(bucket, 0.0) + count * weight
+        norm = math.hypot(*weights.values())
         vector = [0.0] * DIMENSIONS
-        for bucket, value in total.items():
+        for bucket, value in weights.items():
             vector[bucket] = value / norm
         return vector
 
-    def _add_up(self, text: str, weight: float) -> dict[int, float]:
-        """What one field adds to each bucket."""
-        buckets = self._buckets
-        sums: dict[int, float] = {}
-        for feature, count in Counter(lexical_features(text)).items():
-            bucket = buckets[feature]
-            sums[bucket] = sums.get(bucket, 0.0) + (weight if count == 1 else min(count, _CAP) * weight)
-        return sums
+    def _count(self, text: str) -> dict[int, int]:
+        """How often the tokens of one field fall into each bucket; one token counts at most `_CAP` times."""
+        bucket_of = self._buckets
+        tokens = Counter(lexical_features(text))
+        counts = Counter(map(bucket_of.__getitem__, tokens))
+        for token, count in tokens.items():
+            if count > 1:
+                counts[bucket_of[token]] += min(count, _CAP) - 1
+        return counts
 
 
 class _Buckets(dict[str, int]):

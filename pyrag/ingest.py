@@ -1,6 +1,7 @@
 """One run of `rag ingest`: scan, plan in SQL, then store one document a transaction.
 
-This thread reads, parses, cuts and embeds; a second one writes, so that Postgres works at the same time.
+One thread reads, parses and cuts ahead; this one embeds; a third one writes. Postgres and the tokenizer work without
+Python's lock, so both processors are busy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from pyrag.models import Chunk, EmbeddingInput, ManifestEntry, PlanItem, Vector
 from pyrag.vault import NoteError, decode, read_note, resolve_vault, scan_vault
 
 _BATCH_CHUNKS = 256  # chunks that are embedded together, across documents
-_WRITES_IN_FLIGHT = 16  # documents that may wait for the writer; bounds memory
+_READ_AHEAD = 32  # documents that may be read before they are embedded; with the next, it bounds memory
+_WRITES_IN_FLIGHT = 16  # documents that may wait for the writer
 
 
 class Progress(Protocol):
@@ -105,6 +107,20 @@ def ingest_vault(
             raise
 
 
+def _batches(documents: Iterator[_Prepared]) -> Iterator[list[_Prepared]]:
+    """Documents in groups of about `_BATCH_CHUNKS` chunks, which are embedded together."""
+    batch: list[_Prepared] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += 1 + len(document.chunks)
+        if size >= _BATCH_CHUNKS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
 def _close_quietly(session: IngestSession, run_id: int, reason: str) -> None:
     try:
         session.fail_run(run_id, reason)
@@ -134,12 +150,22 @@ class _Run:
         by_path = {entry.relative_path: entry for entry in entries}
         todo = [item for item in plan if item.action != "delete" and item.error is None]
         self._progress.planned(len(todo))
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pyrag-writer") as writer:
+        with (
+            ThreadPoolExecutor(max_workers=1, thread_name_prefix="pyrag-reader") as reader,
+            ThreadPoolExecutor(max_workers=1, thread_name_prefix="pyrag-writer") as writer,
+        ):
             try:
-                for batch in self._batches(todo, by_path):
+                for item in todo:
+                    if item.action == "embed":
+                        self._embed_stored(item)
+                ahead = self._read(
+                    [(item, by_path[item.relative_path]) for item in todo if item.action != "embed"], reader
+                )
+                for batch in _batches(ahead):
                     self._store(batch, writer)
                 self._settle(0)
             except BaseException:
+                reader.shutdown(wait=False, cancel_futures=True)
                 writer.shutdown(wait=True, cancel_futures=True)
                 raise
         self._session.delete_documents(self._run_id)
@@ -151,40 +177,28 @@ class _Run:
             [item for item in plan if item.action == "delete" and item.reason.startswith("withheld")],
         )
 
-    def _batches(
-        self, todo: list[PlanItem], entries: dict[str, ManifestEntry]
-    ) -> Iterator[list[_Prepared]]:
-        """Documents in groups of about `_BATCH_CHUNKS` chunks; bad files are recorded and left out."""
-        batch: list[_Prepared] = []
-        size = 0
-        for item in todo:
-            if item.action == "embed":
-                self._embed_stored(item)
-                continue
-            prepared = self._prepare(item, entries[item.relative_path])
-            if prepared is None:
-                continue
-            batch.append(prepared)
-            size += len(prepared.chunks)
-            if size >= _BATCH_CHUNKS:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+    def _read(
+        self, files: list[tuple[PlanItem, ManifestEntry]], reader: ThreadPoolExecutor
+    ) -> Iterator[_Prepared]:
+        """The files parsed and cut, in order, read ahead by the reader; bad ones are recorded and left out."""
+        pending: deque[tuple[str, Future[_Prepared]]] = deque()
+        for number, (item, entry) in enumerate(files, start=1):
+            pending.append((item.relative_path, reader.submit(self._prepare, item, entry)))
+            while pending and (len(pending) > _READ_AHEAD or number == len(files)):
+                relative_path, future = pending.popleft()
+                try:
+                    yield future.result()
+                except FileNotFoundError:
+                    self._session.retract_item(self._run_id, relative_path)
+                    self._progress.stored(1, 0)
+                except (NoteError, OSError) as error:
+                    self._fail(relative_path, str(error))
 
-    def _prepare(self, item: PlanItem, entry: ManifestEntry) -> _Prepared | None:
+    def _prepare(self, item: PlanItem, entry: ManifestEntry) -> _Prepared:
         """Reads a file once: hash and chunks come from the same bytes."""
-        try:
-            data, stat = read_note(Path(entry.file_path))
-            note = parse_note(decode(data))
-            chunks = chunk_note(note)
-        except FileNotFoundError:
-            self._session.retract_item(self._run_id, item.relative_path)
-            self._progress.stored(1, 0)
-            return None
-        except (NoteError, OSError) as error:
-            self._fail(item.relative_path, str(error))
-            return None
+        data, stat = read_note(Path(entry.file_path))
+        note = parse_note(decode(data))
+        chunks = chunk_note(note)
         self._warnings += [(item.relative_path, warning) for warning in note.warnings]
         inputs = [
             EmbeddingInput(chunk.content, chunk.heading_path, item.relative_path, chunk.tags, chunk.wikilinks)

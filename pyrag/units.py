@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BLOCK, ITEM, AFTER_LEAD_IN, ROW, CODE_GAP, SENTENCE, CODE_LINE = 0.0, 0.1, 0.3, 0.3, 0.35, 0.45, 0.6
 WEAK, WORD, ANYWHERE, GLUE = 1.0, 1.2, 1.5, 5.0
 
-SENTENCE_END = regex.compile(r"[。！？；…]+[”’」』）》\"'\)\]]*|[.!?;]+[\"'”’)\]]*(?=\s)")
+SENTENCE_END = regex.compile(r"[。！？；…]++[”’」』）》\"'\)\]]*+|(?<![.!?;])[.!?;]++[\"'”’)\]]*+(?=\s)")
 SPACE = regex.compile(r"\s+")
 CLAUSE_END = regex.compile(r"[，、：,:]+\s*")
 GRAPHEME = regex.compile(r"\X")

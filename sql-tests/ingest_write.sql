@@ -2,7 +2,7 @@
 -- Each section works in vaults of its own, named after it.
 
 begin;
-select plan(95);
+select plan(96);
 
 -- a vector whose first coordinates are given and whose others are 0
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
@@ -240,25 +240,33 @@ select is(
     || 'chunks 4, embeddings 2, reused 2', 'a changed file is counted, with what it reused'
 );
 do $$ begin
-    perform pg_temp.start('/change', 'fake', 'a.md=3');
-    perform pg_temp.store('3', array[
-        pg_temp.chunk(0, 'C'), pg_temp.chunk(1, 'A', 1, 'tag'), pg_temp.chunk(2, 'B2', 2, 't', 'I')
-    ], array[pg_temp.vec(0.96, 0.28), pg_temp.vec(0, 1)]);
-end $$;
-select is(
-    pg_temp.held('/change'),
-    'a.md 0 C: fake -1/0, other 0/-1; a.md 1 A: fake 0.96/0.28; a.md 2 B2: fake 0/1',
-    'a chunk with other tags or another heading is not an unchanged one'
-);
-do $$ begin
-    perform pg_temp.start('/change', 'third', 'a.md=4');
-    perform pg_temp.store('4', array[pg_temp.chunk(0, 'C', 1), pg_temp.chunk(1, 'D', 2)],
+    perform pg_temp.start('/change', 'third', 'a.md=3');
+    perform pg_temp.store('3', array[pg_temp.chunk(0, 'C', 1), pg_temp.chunk(1, 'D', 2)],
         array[pg_temp.vec(0, 1), pg_temp.vec(1)]);
 end $$;
 select is(
     pg_temp.held('/change'),
     'a.md 0 C: fake -1/0, other 0/-1, third 0/1; a.md 1 D: third 1/0',
     'unchanged chunks keep the vectors of other providers when all of this one are new'
+);
+do $$ begin
+    perform pg_temp.start('/parts', 'other', 'a.md=1');
+    perform pg_temp.store('1', array[
+        pg_temp.chunk(0, 'same', 1), pg_temp.chunk(1, 'tag', 1), pg_temp.chunk(2, 'head', 1),
+        pg_temp.chunk(3, 'link', 1)
+    ], array[pg_temp.vec(1)]);
+    perform pg_temp.start('/parts', 'fake', 'a.md=2');
+    perform pg_temp.store('2', array[
+        pg_temp.chunk(0, 'same', 1), pg_temp.chunk(1, 'tag', 1, 'u'),
+        pg_temp.chunk(2, 'head', 1, 't', 'I'),
+        pg_temp.chunk(3, 'link', 1) || '{"wikilinks": ["Other page"]}'
+    ], array[pg_temp.vec(0, 1)]);
+end $$;
+select is(
+    pg_temp.held('/parts'),
+    'a.md 0 same: fake 0/1, other 1/0; a.md 1 tag: fake 0/1; a.md 2 head: fake 0/1; '
+    || 'a.md 3 link: fake 0/1',
+    'a chunk with other tags, another heading or other links is not an unchanged one'
 );
 
 -- replace_document: a moved file ------------------------------------------------------------------
@@ -267,6 +275,12 @@ do $$ begin
     perform pg_temp.start('/move', 'fake', 'a.md=m');
     perform pg_temp.store('m', array[pg_temp.chunk(0, 'M', 1), pg_temp.chunk(1, 'N', 2)],
         array[pg_temp.vec(1), pg_temp.vec(0, 1)]);
+    insert into rag.embeddings (
+        chunk_id, embedding_provider, embedding_model, embedding_dim, embedding
+    )
+    select c.id, 'other', 'other model', 1024, pg_temp.vec(1)
+    from rag.chunks as c join rag.documents as d on d.id = c.document_id
+    where d.vault_path = '/move';
 end $$;
 create temp table before_move as
 select d.id from rag.documents as d where d.vault_path = '/move';
@@ -279,7 +293,7 @@ select is(
 );
 select is(
     pg_temp.held('/move'), 'sub/b.md 0 M: fake 1/0; sub/b.md 1 N: fake -1/0',
-    'a moved document has its new path, and the vectors whose text is the same'
+    'a moved document has its new path, and of the vectors those whose text is known to be the same'
 );
 select is(
     (
@@ -383,6 +397,18 @@ select throws_ok(
     $$ select pg_temp.store('1', array[pg_temp.chunk(0, 'one')]) $$, 'RG001',
     '1 of 1 chunks of a.md have neither a new nor a stored embedding',
     'a vector of another provider does not stand in'
+);
+do $$ begin
+    perform pg_temp.store('1', array[pg_temp.chunk(0, 'one', 1)], array[pg_temp.vec(0.6, 0.8)]);
+    perform pg_temp.start('/provider2', 'other', 'a.md=1');
+    perform pg_temp.store('1', array[pg_temp.chunk(0, 'one')]);
+    perform pg_temp.start('/provider3', 'fake', 'a.md=1');
+    perform pg_temp.store('1', array[pg_temp.chunk(0, 'one')]);
+end $$;
+select is(
+    pg_temp.held('/provider2') || '; ' || pg_temp.held('/provider3'),
+    'a.md 0 one: other 0.6/0.8; a.md 0 one: fake 1/0',
+    'of the vectors of a text that of the right provider is taken'
 );
 
 -- replace_document: what is refused, and that nothing of it is stored -----------------------------

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -77,7 +80,7 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     """The server of TEST_DATABASE_URL, or an embedded one of its own in a temporary folder."""
     test_url = os.environ.get("TEST_DATABASE_URL")
     if test_url:
@@ -85,11 +88,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(test_url)
         return
     version = int(os.environ.get("PYRAG_TEST_POSTGRES", "18"))
-    embedded = EmbeddedServer(tmp_path_factory.mktemp("server"), version=version)
+    with embedded_home() as home:
+        yield Server(EmbeddedServer(home, version=version).start())
+
+
+@contextmanager
+def embedded_home() -> Iterator[Path]:
+    """A temporary folder for embedded servers; open to their user, unlike pytest's own for root."""
+    home = Path(tempfile.mkdtemp(prefix="pyrag-test-"))
+    home.chmod(0o755)
     try:
-        yield Server(embedded.start())
+        yield home
     finally:
-        embedded.stop()
+        for version in (16, 18):
+            EmbeddedServer(home, version=version).stop()
+        shutil.rmtree(home)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from conftest import REPOSITORY, SAMPLE_VAULT
+from conftest import SAMPLE_VAULT, embedded_home
 from pyrag.embedded import EmbeddedServer
 
 Rag = Callable[..., CompletedProcess[str]]
@@ -338,24 +338,13 @@ def test_psql_hands_its_arguments_on(indexed: Rag) -> None:
     assert indexed("db", "psql", "-Atc", "select 1/0").returncode == 1
 
 
-def test_the_embedded_server_serves_the_whole_path(tmp_path: Path) -> None:
-    home = tmp_path / "home of the data"
-    environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
-    environment["PYRAG_HOME"] = str(home)
+def test_the_embedded_server_serves_the_whole_path(rag: Rag) -> None:
+    with embedded_home() as folder:
+        home = str(folder / "home of the data")
 
-    def run(*arguments: str) -> CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from pyrag.cli import main; main()", *arguments],
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            env=environment,
-            cwd=tmp_path,
-            timeout=120,
-            check=False,
-        )
+        def run(*arguments: str) -> CompletedProcess[str]:
+            return rag(*arguments, DATABASE_URL="", PYRAG_HOME=home)
 
-    try:
         assert json.loads(run("db", "status", "--json").stdout)["running"] is False
         first = run("db", "init")
         assert first.returncode == 0, first.stderr
@@ -370,8 +359,7 @@ def test_the_embedded_server_serves_the_whole_path(tmp_path: Path) -> None:
         assert run("db", "stop").stdout == "stopped\n"
         assert run("db", "stop").stdout == "was not running\n"
         assert run("search", "P1").returncode == 0, "the server starts by itself and has kept its data"
-    finally:
-        EmbeddedServer(home).stop()
+        EmbeddedServer(Path(home)).stop()
 
 
 def test_managing_the_embedded_server_is_refused_when_another_is_set(rag: Rag) -> None:

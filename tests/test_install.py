@@ -141,7 +141,7 @@ OTHERS = {
 
 
 def rows(connection: Connection, query: str, **parameters: Any) -> list[tuple[Any, ...]]:
-    return connection.execute(query, parameters).fetchall()  # type: ignore[call-overload, no-any-return]
+    return connection.execute(query, parameters).fetchall()
 
 
 def value(connection: Connection, query: str) -> Any:
@@ -230,9 +230,7 @@ def add_data(connection: Connection) -> None:
     """A document with a chunk, an embedding and a finished run, made by the functions."""
     vector = "[1" + ",0" * 1023 + "]"
     run_id = value(connection, "select rag.begin_run('/vault', 'fake', 'fake-lexical-v1', 1024)")
-    connection.execute(
-        "select * from rag.record_plan(%s, %s)", [run_id, '[{"path": "a.md", "hash": "1"}]']
-    )
+    connection.execute("select * from rag.record_plan(%s, %s)", [run_id, '[{"path": "a.md", "hash": "1"}]'])
     connection.execute(
         "select rag.replace_document(%s, 'a.md', %s, %s, array[%s::public.vector])",
         [
@@ -345,7 +343,7 @@ def test_an_update_that_fails_leaves_the_functions_that_were_there(
 
 
 def mounted_files() -> list[Path]:
-    """The SQL files that docker-compose.yml mounts into the init folder, in the order of their names there."""
+    """The SQL files that docker-compose.yml mounts into the init folder, in the order of the names there."""
     compose = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text(encoding="utf-8"))
     mounts: dict[str, Path] = {}
     for volume in compose["services"]["postgres"]["volumes"]:
@@ -369,10 +367,12 @@ def psql(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, list[Path]]
     if not program:
         pytest.skip("NOT TESTED: needs psql; install it with: apt-get install postgresql-client")
 
+    options = ["-v", "ON_ERROR_STOP=1", "--no-psqlrc", "--no-password", "-d"]
+
     def run(url: str, files: list[Path]) -> None:
         for path in files:
             done = subprocess.run(
-                [program, "-v", "ON_ERROR_STOP=1", "--no-psqlrc", "--no-password", "-d", url, "-f", str(path)],
+                [program, *options, url, "-f", str(path)],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -583,8 +583,9 @@ def test_a_changed_or_missing_applied_migration_is_refused(
     later = copied_db / "migrations" / f"{sql_files(copied_db).version + 1:04d}_later.sql"
     later.write_text("alter table rag.documents add column later text;", encoding="utf-8")
     damage(migration)
-    with pytest.raises(SchemaNotInitialized, match=f"Migration {migration.name} .*changed or is gone") as error:
+    with pytest.raises(SchemaNotInitialized, match="changed or is gone") as error:
         install(connection, sql_files(copied_db))
+    assert migration.name in error.value.message
     assert "Restore the file" in error.value.hint
     assert (catalogue(connection), installed(connection)) == before
 
@@ -593,7 +594,7 @@ def test_a_changed_or_missing_applied_migration_is_refused(
 def test_a_migration_without_a_number_of_its_own_is_refused(copied_db: Path, name: str) -> None:
     for each in name.split("+"):
         (copied_db / "migrations" / each).write_text("select 1;", encoding="utf-8")
-    with pytest.raises(SchemaNotInitialized, match="expected NNNN_what.sql"):
+    with pytest.raises(SchemaNotInitialized, match=r"expected NNNN_what\.sql"):
         sql_files(copied_db)
 
 
@@ -602,8 +603,8 @@ def test_a_database_newer_than_the_code_is_refused(connection: Connection, copie
     with_migration(copied_db)
     install(connection, sql_files(copied_db))
     before = catalogue(connection), data(connection), installed(connection)
-    expected = sql_files().version
-    with pytest.raises(SchemaNotInitialized, match=f"version {expected + 1}; this pyrag .* {expected}") as error:
+    known = sql_files().version
+    with pytest.raises(SchemaNotInitialized, match=f"version {known + 1}; this pyrag .* {known}") as error:
         install(connection)
     assert "Install the newer pyrag" in error.value.hint
     assert (catalogue(connection), data(connection), installed(connection)) == before
@@ -626,7 +627,7 @@ def test_a_schema_rag_of_somebody_else_is_refused_and_stays(
     bare: Connection, statement: str, held: str
 ) -> None:
     bare.execute("create schema rag")
-    bare.execute(statement)  # type: ignore[call-overload]
+    bare.execute(statement)
     before = catalogue(bare)
     with pytest.raises(SchemaNotInitialized, match=f"schema rag that pyrag did not make .*{held}") as error:
         install(bare)
@@ -683,9 +684,7 @@ def test_a_plain_owner_is_told_who_can_install_the_extension(empty: Connection, 
     assert schemas(empty) == {"public"}
 
 
-def test_the_command_tells_it_without_a_traceback(
-    empty: Connection, empty_url: str, plain_role: str
-) -> None:
+def test_the_command_tells_it_without_a_traceback(empty: Connection, empty_url: str, plain_role: str) -> None:
     rag = command(empty_url)
     empty.execute(sql.SQL("grant {} to current_user").format(sql.Identifier(plain_role)))
     done = rag("db", "init", PGOPTIONS=f"-c role={plain_role}")
@@ -701,7 +700,7 @@ def test_the_command_tells_it_without_a_traceback(
 
 def test_a_server_without_pgvector_is_named(bare: Connection, copied_db: Path) -> None:
     """The files of an extension that does not exist are as absent as those of one that is not installed."""
-    edit(copied_db / "schema.sql", "create extension if not exists vector ", "create extension vector_absent ")
+    edit(copied_db / "schema.sql", "extension if not exists vector ", "extension vector_absent ")
     with pytest.raises(SchemaNotInitialized, match="has no pgvector") as error:
         install(bare, sql_files(copied_db))
     assert "Install pgvector on the server" in error.value.hint
@@ -737,10 +736,8 @@ def test_a_missing_schema_is_named(bare: Connection) -> None:
         ("schema_version = 999", "version 999, newer than this pyrag", "Install the newer pyrag."),
     ],
 )
-def test_another_version_of_the_sql_is_named(
-    kept: Connection, change: str, message: str, hint: str
-) -> None:
-    kept.execute(f"update rag.install set {change}")  # type: ignore[call-overload]
+def test_another_version_of_the_sql_is_named(kept: Connection, change: str, message: str, hint: str) -> None:
+    kept.execute(f"update rag.install set {change}")
     with pytest.raises(SchemaNotInitialized, match=message) as error:
         check_installed(kept)
     assert error.value.hint == hint
@@ -802,9 +799,7 @@ def test_added_columns_can_be_left_out_of_an_insert(contract: Connection) -> Non
     promised, ours = both(contract, COLUMNS)
     tables = {name.split(".")[0] for name in promised}
     added = {
-        name: text
-        for name, text in ours.items()
-        if name not in promised and name.split(".")[0] in tables
+        name: text for name, text in ours.items() if name not in promised and name.split(".")[0] in tables
     }
     assert added, "owner and scope at least"
     required = [name for name, text in added.items() if " not null default  generated " in text]
@@ -838,8 +833,8 @@ def test_every_index_of_the_contract_has_one_that_begins_with_its_columns(contra
 @pytest.mark.parametrize("change", ["embedding = '[1,2,3]'", "embedding_dim = 768"])
 def test_a_vector_of_another_dimension_cannot_be_stored(kept: Connection, change: str) -> None:
     add_data(kept)
-    with pytest.raises((psycopg.errors.DataException, psycopg.errors.CheckViolation), match="1024|dim_check"):
-        kept.execute(f"update rag.embeddings set {change}")  # type: ignore[call-overload]
+    with pytest.raises((psycopg.errors.DataException, psycopg.errors.CheckViolation)):
+        kept.execute(f"update rag.embeddings set {change}")
 
 
 def test_deleting_a_document_deletes_its_chunks_and_embeddings(kept: Connection) -> None:

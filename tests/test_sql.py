@@ -76,7 +76,7 @@ def run_script(connection: Connection, script: str) -> list[str]:
 
 
 def tap_problems(lines: list[str]) -> list[str]:
-    """What is wrong with the output of a TAP run: failed tests with their diagnostics, a wrong count, nothing."""
+    """What is wrong with the output of a TAP run: failed tests with diagnostics, a wrong count, no test."""
     problems: list[str] = []
     numbers: list[int] = []
     plans: list[int] = []
@@ -175,7 +175,7 @@ def test_the_scan_that_a_search_runs_is_the_filtered_one(connection: Connection)
 
 
 def explain(connection: Connection, query: str) -> str:
-    rows = connection.execute(f"explain (verbose) {query}", [VECTOR, *CONFIGURATION]).fetchall()  # type: ignore[call-overload]
+    rows = connection.execute(f"explain (verbose) {query}", [VECTOR, *CONFIGURATION]).fetchall()
     return "\n".join(row[0] for row in rows)
 
 
@@ -217,6 +217,22 @@ def test_a_finished_run_lets_the_next_one_begin_elsewhere(url: str, connection: 
         assert runs(connection)[1] == (second, "running", None)
 
 
+def test_a_run_of_the_same_number_in_another_database_does_not_count(
+    url: str, connection: Connection, server: Server, template: str
+) -> None:
+    other_url = server.create(template)
+    with psycopg.connect(other_url, autocommit=True) as other:
+        assert begin(other) == 1
+        connection.execute(
+            "insert into rag.ingest_runs"
+            " (vault_path, embedding_provider, embedding_model, embedding_dim, status)"
+            " values ('/vault', 'fake', 'm', 1024, 'running')"
+        )
+        begin(connection)
+    server.drop(other_url)
+    assert [row[:2] for row in runs(connection)] == [(1, "failed"), (2, "running")]
+
+
 def test_runs_of_different_vaults_do_not_disturb_each_other(url: str, connection: Connection) -> None:
     with psycopg.connect(url, autocommit=True) as other:
         begin(other, "/one")
@@ -249,7 +265,7 @@ def test_a_begun_run_that_is_rolled_back_leaves_nothing(url: str, connection: Co
 
 
 def retry(action: Any, seconds: float = 10) -> Any:
-    """What an action returns once it no longer raises RG006: a server needs a moment to see a closed socket."""
+    """What an action returns once it raises RG006 no more: a server sees a closed socket after a moment."""
     deadline = time.monotonic() + seconds
     while True:
         try:
