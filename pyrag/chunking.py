@@ -14,7 +14,7 @@ from pyrag.models import Block, Chunk, Link, Note, Section
 from pyrag.splitting import split
 from pyrag.units import LineTable, Sizes
 
-SMALLEST_MAXIMUM = 64  # tokens; below it a repeated table head or one emoji of many parts leaves no room
+SMALLEST_TARGET, SMALLEST_MAXIMUM = 16, 64  # tokens; below them one emoji of many parts may not fit
 
 _RULE_MARKS = frozenset("-*_ \t\n")
 
@@ -56,11 +56,14 @@ def chunk_note(
 def _checked(sizes: Sizes) -> Sizes:
     target, maximum, overlap, merge_below = sizes.target, sizes.maximum, sizes.overlap, sizes.merge_below
     rules = (
-        (maximum < SMALLEST_MAXIMUM, f"maximum={maximum} must be at least {SMALLEST_MAXIMUM}"),
         (target > maximum, f"target={target} must not be above maximum={maximum}"),
-        (target < maximum // 4, f"target={target} must not be below a quarter of maximum={maximum}"),
+        (target < SMALLEST_TARGET, f"target={target} must be {SMALLEST_TARGET} or more (maximum={maximum})"),
+        (
+            maximum < SMALLEST_MAXIMUM,
+            f"maximum={maximum} must be {SMALLEST_MAXIMUM} or more (target={target})",
+        ),
         (overlap < 0, f"overlap={overlap} must not be negative (target={target})"),
-        (overlap > target // 2, f"overlap={overlap} must not be above half of target={target}"),
+        (overlap >= target, f"overlap={overlap} must be below target={target}"),
         (merge_below < 0, f"merge_below={merge_below} must not be negative (target={target})"),
         (merge_below > target, f"merge_below={merge_below} must not be above target={target}"),
     )

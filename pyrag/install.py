@@ -134,8 +134,9 @@ def _has_tables(connection: Connection[Any]) -> bool:
     if _table_exists(connection, "rag.install"):
         return True
     found = connection.execute(
-        "select c.relname from pg_class as c join pg_namespace as n on n.oid = c.relnamespace"
-        " where n.nspname = 'rag' order by c.relname limit 1"
+        "select pg_describe_object(d.classid, d.objid, d.objsubid) from pg_depend as d"
+        " join pg_namespace as n on d.refclassid = 'pg_namespace'::regclass and d.refobjid = n.oid"
+        " where n.nspname = 'rag' order by 1 limit 1"
     ).fetchone()
     if found:
         raise SchemaNotInitialized(

@@ -64,7 +64,7 @@ class _Packer:
     def _fit(self, first: int, begin: int, repeated: int, last: str) -> tuple[int, Piece | None]:
         """The unit after the piece that starts at unit `first`, and the piece, counted exactly.
 
-        In text that repeats itself the piece is made a little shorter, so that it does not equal the `last` one.
+        In text that repeats itself the piece is made a little shorter, so as not to equal the `last` one.
         """
         after = self._choose(first, repeated)
         while True:

@@ -26,7 +26,7 @@ CLAUSE_END = regex.compile(r"[，、：,:]+\s*")
 GRAPHEME = regex.compile(r"\X")
 _SAFE_LENGTH = 400_000  # characters encoded at once; tiktoken panics on a million spaces before a letter
 _LEAD_IN = (":", "：")
-_LINE_END = (".", "!", "?", ";", "。", "！", "？", "；", "…", "  ", "\\", ":", "：")
+_LINE_END = (*".!?;。！？；…：:", "  ", "\\")  # the last two: CommonMark's hard line breaks
 _WORD_TOKENS, _RUN_TOKENS = 8, 4  # how fine a line without sentences is cut
 
 
@@ -61,7 +61,7 @@ class Unit:
 def encode(text: str) -> list[int]:
     """The tokens of any text, however long its runs of white space.
 
-    Exact up to 400,000 characters, which is far above what a chunk can hold; beyond, a token may be cut in two.
+    Exact up to 400,000 characters, far above what a chunk can hold; beyond, a token may be cut in two.
     """
     if len(text) <= _SAFE_LENGTH:
         return encoding().encode_ordinary(text)
@@ -97,13 +97,12 @@ class LineTable:
         """Tokens of one line and the blank lines after it; 0 for a blank line."""
         known = self._counts[line]
         if known is None:
-            text = self.lines[line]
-            if text.isspace():
+            if self.lines[line].isspace():
                 return 0
             after = line + 1
             while after < len(self.lines) and self.lines[after].isspace():
-                text += self.lines[after]
                 after += 1
+            text = self.text[self.offsets[line] : self.offsets[after]]
             known = self._counts[line] = len(encode(text))
         return known
 
@@ -137,22 +136,22 @@ class Cutter:
         leaves = [leaf for block in blocks for leaf in _leaves(block)]
         starts = [start, *(leaf.start for leaf in leaves[1:]), end]
         for leaf, (first, after) in zip(leaves, pairwise(starts), strict=True):
-            border = ITEM * leaf.depth
+            border = BLOCK + ITEM * leaf.depth
             if self._headings:
                 border = GLUE
-            elif first > start and self._ends_with(first, _LEAD_IN):
+            elif first > start and self._line_before(first).rstrip().endswith(_LEAD_IN):
                 border += AFTER_LEAD_IN
             yield from self._leaf(leaf, first, after, border)
 
-    def _ends_with(self, line: int, marks: tuple[str, ...]) -> bool:
-        """Whether the text before this line ends with one of the marks."""
+    def _line_before(self, line: int) -> str:
+        """The last line before this one that is not blank, without its line end."""
         before = line - 1
         while before > 0 and self._table.lines[before].isspace():
             before -= 1
-        return self._table.lines[before].rstrip("\n").endswith(marks)
+        return self._table.lines[before].rstrip("\n")
 
     def _leaf(self, leaf: Block, first: int, after: int, border: float) -> Iterator[Unit]:
-        tokens = sum(map(self._table.count, range(first, after)))
+        tokens = self._count(first, after)
         before, self._headings = self._headings, 0
         if leaf.kind == "heading" and tokens <= self._sizes.target // 4:
             self._headings = before + tokens
@@ -165,36 +164,37 @@ class Cutter:
         elif tokens <= self._sizes.overlap:
             yield self._unit(first, after, tokens, border)
         else:
-            for line in self._lines(first, after):
+            for line, following in self._lines(first, after, after):
                 if line > first:
-                    strong = leaf.kind == "html" or self._ends_with(line, _LINE_END)
+                    strong = leaf.kind == "html" or self._line_before(line).endswith(_LINE_END)
                     border = SENTENCE if strong else WEAK
-                yield from self._line(line, after, border, self._sizes.target // 2)
+                yield from self._line(line, following, border, self._sizes.target // 2)
+
+    def _count(self, first: int, after: int) -> int:
+        return sum(map(self._table.count, range(first, after)))
 
     def _unit(self, first: int, after: int, tokens: int, border: float, *, plain: bool = True) -> Unit:
         return Unit(self._table.offsets[first], self._table.offsets[after], tokens, border, plain)
 
-    def _lines(self, first: int, after: int) -> Iterator[int]:
-        return (
-            line for line in range(first, after) if line == first or not self._table.lines[line].isspace()
-        )
+    def _lines(self, first: int, last: int, after: int) -> Iterator[tuple[int, int]]:
+        """Ranges from one line that is not blank to the next, below `last`; the last ends at `after`."""
+        lines = self._table.lines
+        starts = [line for line in range(first, last) if line == first or not lines[line].isspace()]
+        return pairwise([*starts, after])
 
     def _code(self, leaf: Block, first: int, after: int, border: float) -> Iterator[Unit]:
         """A fence or table that does not fit: line by line, each with what a piece around it needs."""
         reopen, close = self._repeated(leaf)
-        last = after - 1
-        while last > first and self._table.lines[last].isspace():
-            last -= 1
-        for line in self._lines(first, after):
-            head = line <= leaf.start + (2 if leaf.kind == "table" else 1)
+        head = leaf.start + (2 if leaf.kind == "table" else 1)
+        for line, following in self._lines(first, leaf.end, after):
             if line > first:
-                gap = leaf.kind == "fence" and self._table.lines[line - 1].isspace()
+                gap = self._table.lines[line - 1].isspace()
                 border = ROW if leaf.kind == "table" else CODE_GAP if gap else CODE_LINE
-            if line > first and (head or (line == last and leaf.markup)):
-                border = GLUE
-            for unit in self._line(line, after, border, self._sizes.maximum // 2):
-                closed = "" if unit.end == self._table.offsets[after] else close
+                if line <= head or (following == after and leaf.markup):
+                    border = GLUE
+            for unit in self._line(line, following, border, self._sizes.maximum // 2):
                 opened = "" if unit.start <= self._table.offsets[leaf.start] else reopen
+                closed = "" if unit.end == self._table.offsets[after] else close
                 yield replace(unit, plain=False, reopen=opened, close=closed)
 
     def _repeated(self, leaf: Block) -> tuple[str, str]:
@@ -213,16 +213,12 @@ class Cutter:
         return (opener, close) if count_tokens(opener + close) <= self._sizes.maximum // 4 else ("", "")
 
     def _line(self, line: int, after: int, border: float, limit: int) -> Iterator[Unit]:
-        """One line with the blank lines after it; cut at sentences, words or anywhere if above the limit."""
-        start = self._table.offsets[line]
-        end_line = line + 1
-        while end_line < after and self._table.lines[end_line].isspace():
-            end_line += 1
-        end = self._table.offsets[end_line]
-        tokens = self._table.count(line)
+        """One line, up to `after`; cut at sentences, words or anywhere if it is above the limit."""
+        tokens = self._count(line, after)
         if tokens <= limit:
-            yield Unit(start, end, tokens, border)
+            yield self._unit(line, after, tokens, border)
             return
+        start, end = self._table.offsets[line], self._table.offsets[after]
         position = 0
         for cut, cost, size in _cuts(self._table.text[start:end], max(8, self._sizes.target // 4)):
             yield Unit(start + position, start + cut, size, border)

@@ -325,8 +325,8 @@ from (values
 ) as u (c, t, f, e, mode, name);
 select matches((select d.reason from rag.decide_mode(c, t, f, e) as d), pattern, name)
 from (values
-    (0.31, 0.2, false, false, '0\.3100 is not below .* 0\.2000$', 'the reason gives both numbers'),
-    (0.1, 0.35, false, true, '0\.1000 is below .* 0\.3500$', 'the reason says what was too low'),
+    (0.31, 0.2, false, false, '0\.310000 is not below .* 0\.200000$', 'the reason gives both numbers'),
+    (0.1, 0.35, false, true, '0\.100000 is below .* 0\.350000$', 'the reason says what was too low'),
     (0.1, 0.35, true, false, 'disabled globally$', 'the reason says that fallback is disabled'),
     (0.1, 0.35, true, true, 'fallback .* enabled$', 'the reason says why it is a fallback')
 ) as u (c, t, f, e, pattern, name);

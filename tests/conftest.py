@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from ipaddress import ip_address
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
-from pyrag.config import Settings, load_configuration
+from pyrag.config import Settings, load_configuration, read_env_file
 from pyrag.db import Database
 from pyrag.embedded import EmbeddedServer
 from pyrag.service import Service
@@ -33,6 +37,8 @@ _numbers = itertools.count(1)
 
 def check_test_url(test_url: str, database_url: str | None) -> None:
     """Raises `pytest.UsageError` unless a test may create and drop databases beside `test_url`."""
+    if not re.match(r"postgres(ql)?://[^?]*/[^/?]+(\?|$)", test_url):
+        raise pytest.UsageError("TEST_DATABASE_URL: the name must end in _test, as in postgresql://USER@HOST/NAME_test")
     test, name = _place(test_url)
     if not name.endswith("_test"):
         raise pytest.UsageError(f"TEST_DATABASE_URL: the name must end in _test, got {name!r}")
@@ -40,15 +46,15 @@ def check_test_url(test_url: str, database_url: str | None) -> None:
         raise pytest.UsageError("TEST_DATABASE_URL is the same database as DATABASE_URL")
 
 
-def _place(url: str) -> tuple[tuple[str, int], str]:
-    """Host (or socket folder) and port, and the name of the database that a URL leads to."""
-    parts = urlsplit(url)
-    query = parse_qs(parts.query)
-    host = (query.get("host") or [parts.hostname or "localhost"])[0]
-    port = int((query.get("port") or [parts.port or 5432])[0])
-    local = {"127.0.0.1", "::1", "localhost", ""}
-    name = (query.get("dbname") or [parts.path.lstrip("/")])[0]
-    return ("localhost" if host in local else host, port), name
+def _place(url: str) -> tuple[tuple[str, str], str]:
+    """Host (or socket folder) and port, and the name of the database that a URL leads to, as libpq reads it."""
+    parts = conninfo_to_dict(url)
+    host = str(parts.get("hostaddr") or parts.get("host") or "localhost").rstrip(".").lower()
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            host = "localhost"
+    name = parts.get("dbname") or parts.get("user") or getpass.getuser()
+    return (host, str(parts.get("port") or 5432)), str(name)
 
 
 @dataclass(frozen=True)
@@ -82,20 +88,56 @@ class Server:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """The server of TEST_DATABASE_URL, or an embedded one of its own in a temporary folder."""
-    test_url = os.environ.get("TEST_DATABASE_URL")
+    env_file = REPOSITORY / ".env"
+    configured = {**(read_env_file(env_file) if env_file.exists() else {}), **os.environ}
+    test_url = configured.get("TEST_DATABASE_URL")
     if test_url:
-        check_test_url(test_url, os.environ.get("DATABASE_URL"))
-        yield Server(test_url)
+        check_test_url(test_url, configured.get("DATABASE_URL"))
+        server = Server(test_url)
+        try:
+            server.execute("select 1")
+        except psycopg.OperationalError as error:
+            raise pytest.UsageError(
+                f"TEST_DATABASE_URL cannot be reached: {error}. Start that server, or remove the variable"
+                " (also from .env) to test on an embedded one."
+            ) from None
+        yield server
         return
     version = int(os.environ.get("PYRAG_TEST_POSTGRES", "18"))
     with embedded_home() as home:
-        yield Server(EmbeddedServer(home, version=version).start())
+        server = Server(EmbeddedServer(home, version=version).start())
+        server.execute("alter system set fsync = off")  # nothing here has to survive a power failure
+        server.execute("select pg_reload_conf()")
+        yield server
+
+
+def fast_temp() -> str | None:
+    """A folder in memory for data that only tests see, where there is one with room; None: the usual one."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30
+    return str(memory) if roomy else None
+
+
+@contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """For root, the rights of nobody for as long as the block lasts: file modes stop nobody, not root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    group = os.getegid()
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
 
 
 @contextmanager
 def embedded_home() -> Iterator[Path]:
     """A temporary folder for embedded servers; open to their user, unlike pytest's own for root."""
-    home = Path(tempfile.mkdtemp(prefix="pyrag-test-"))
+    home = Path(tempfile.mkdtemp(prefix="pyrag-test-", dir=fast_temp()))
     home.chmod(0o755)
     try:
         yield home

@@ -23,6 +23,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from conftest import as_ordinary_user, fast_temp
 from pyrag import embedded
 from pyrag.embedded import EmbeddedServer
 from pyrag.errors import DatabaseUnavailable
@@ -39,7 +40,7 @@ NewServer = Callable[..., EmbeddedServer]
 
 @pytest.fixture(scope="module")
 def top() -> Iterator[Path]:
-    name = tempfile.mkdtemp(prefix="pyrag-test-", dir="/tmp")
+    name = tempfile.mkdtemp(prefix="pyrag-test-", dir=fast_temp())
     os.chmod(name, 0o755)
     yield Path(name)
     shutil.rmtree(name)
@@ -481,11 +482,12 @@ def test_a_home_that_is_a_file_is_named(depth: str, folder: Path, new_server: Ne
     assert not server.stop()
 
 
-@pytest.mark.skipif(IS_ROOT, reason="NOT TESTED: root can write everywhere")
-def test_a_home_that_cannot_be_written_is_named(folder: Path, new_server: NewServer) -> None:
-    folder.chmod(0o500)
-    with pytest.raises(DatabaseUnavailable, match=rf"cannot use {folder}/home: Permission denied"):
-        new_server(folder / "home").start()
+def test_a_home_that_cannot_be_written_is_named(folder: Path) -> None:
+    folder.chmod(0o555)
+    with as_ordinary_user():
+        server = EmbeddedServer(folder / "home")
+        with pytest.raises(DatabaseUnavailable, match=rf"cannot use {folder}/home: Permission denied"):
+            server.start()
 
 
 def test_a_folder_with_other_things_is_not_taken_for_data(folder: Path, new_server: NewServer) -> None:

@@ -258,10 +258,11 @@ begin
     )
     select
         c.id, v_run.embedding_provider, v_run.embedding_model, v_run.embedding_dim,
-        p_embeddings[n.embedding], n.input_hash, c.owner, c.scope
-    from jsonb_to_recordset(p_chunks) as n (chunk_index integer, input_hash text, embedding integer)
+        u.embedding, n.input_hash, c.owner, c.scope
+    from jsonb_to_recordset(p_chunks) as n (chunk_index integer, input_hash text, embedding bigint)
+    join unnest(p_embeddings) with ordinality as u (embedding, position) on u.position = n.embedding
     join rag.chunks as c on c.document_id = v_document_id and c.chunk_index = n.chunk_index
-    where p_embeddings[n.embedding] is not null
+    where u.embedding is not null
     order by n.chunk_index;
     get diagnostics v_computed = row_count;
 

@@ -158,9 +158,9 @@ begin atomic
                 when p_confidence is null then 'nothing was found'
                 else format(
                     'confidence %s is %s the threshold %s',
-                    round(p_confidence::numeric, 4),
+                    round(p_confidence::numeric, 6),
                     case when p_confidence >= p_threshold then 'not below' else 'below' end,
-                    round(p_threshold::numeric, 4)
+                    round(p_threshold::numeric, 6)
                 )
             end,
             case
