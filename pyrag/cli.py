@@ -16,8 +16,6 @@ from pyrag import __version__
 from pyrag.errors import InvalidConfiguration, InvalidRequest, PyragError
 
 if TYPE_CHECKING:
-    import click
-
     from pyrag.config import Configuration
     from pyrag.embedded import EmbeddedServer
     from pyrag.evaluation import Outcome
@@ -33,7 +31,7 @@ EXIT_INTERRUPTED = 130
 class _Group(TyperGroup):
     """Prints a `PyragError` as message and hint on stderr, and exits with its code."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except PyragError as error:
@@ -56,14 +54,17 @@ app = typer.Typer(
     help="pyrag: questions about a Markdown vault, answered with citations from one Postgres.",
     epilog="Example: rag db init && rag ingest samples/acme-vault && rag ask '客户 P1 工单应该怎么升级？'",
 )
-db_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The database: set up, start, stop, look.")
+db_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="The database: set up, start, stop, look."
+)
 embeddings_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Embedding models.")
 app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 TopKOption = Annotated[
-    int | None, typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5).")
+    int | None,
+    typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5)."),
 ]
 
 
@@ -175,7 +176,8 @@ def db_psql(ctx: typer.Context) -> None:
             program = str(_embedded(ctx, needed=False).binary("psql"))
         except PyragError:
             raise InvalidConfiguration(
-                "psql is not installed on this machine", hint="Install it, e.g.: apt-get install postgresql-client"
+                "psql is not installed on this machine",
+                hint="Install it, e.g.: apt-get install postgresql-client",
             ) from None
     sys.stdout.flush()
     os.execv(program, [program, database.url, *ctx.args])
@@ -232,7 +234,7 @@ def ingest(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the index in step with a vault: new, changed, renamed and deleted notes. The vault is only read."""
+    """Bring the index in step with a vault: new, changed, renamed, deleted notes. The vault is only read."""
     from pyrag.ingest import ingest_vault
     from pyrag.progress import progress_bar
     from pyrag.service import Service, open_database
@@ -240,7 +242,9 @@ def ingest(
 
     settings = configuration(ctx).settings
     if vault is None and settings.vault_path is None:
-        raise InvalidRequest("no vault given", hint="Example: rag ingest samples/acme-vault, or set VAULT_PATH.")
+        raise InvalidRequest(
+            "no vault given", hint="Example: rag ingest samples/acme-vault, or set VAULT_PATH."
+        )
     path = resolve_vault(str(settings.vault_path) if vault is None else vault)
     service = Service(settings, open_database(settings, note))
     with progress_bar() as progress:
@@ -260,7 +264,10 @@ def ingest(
     else:
         _print_run(report)
     if report.withheld:
-        note(f"{len(report.withheld)} deletions withheld ({report.withheld[0].reason.removeprefix('withheld: ')}).")
+        note(
+            f"{len(report.withheld)} deletions withheld"
+            f" ({report.withheld[0].reason.removeprefix('withheld: ')})."
+        )
         note("  If that is right, run again with --allow-mass-delete.")
         raise typer.Exit(EXIT_WITHHELD)
     if report.failed:

@@ -30,9 +30,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 _HOST = r"(?:\[[^\]@/?#]*\]|[^\[\]:,@/?#]*)(?::\d*)?"
-_DATABASE_URL = re.compile(
-    rf"postgres(?:ql)?://(?:[^@/?#]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?#]*)?(?:\?[^#]*)?"
-)
+_DATABASE_URL = re.compile(rf"postgres(?:ql)?://(?:[^@/?#]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?#]*)?(?:\?[^#]*)?")
 _BAD_PERCENT = re.compile(r"%(?!(?!00)[0-9A-Fa-f]{2})")
 
 
@@ -66,7 +64,7 @@ Device = Annotated[str, AfterValidator(_device)]
 
 
 class Settings(BaseModel):
-    """All settings. The alias of a field is its variable, its description goes into `rag config` and the docs."""
+    """All settings. The alias of a field is its variable; `rag config` shows its description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,9 +83,7 @@ class Settings(BaseModel):
     embedding_model: str = Field(
         "", alias="EMBEDDING_MODEL", description="model of the provider; unset: the provider's own"
     )
-    embedding_dim: Literal[1024] = Field(
-        1024, alias="EMBEDDING_DIM", description="dimensions of a vector"
-    )
+    embedding_dim: Literal[1024] = Field(1024, alias="EMBEDDING_DIM", description="dimensions of a vector")
     embedding_device: Device = Field(
         "cpu", alias="EMBEDDING_DEVICE", description="cpu, mps or cuda, for local models"
     )
@@ -237,7 +233,7 @@ def load_configuration(
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a `.env` file, `${…}` left as written. Raises `InvalidConfiguration` for a bad line."""
+    """The variables of a `.env` file, `${…}` as written. Raises `InvalidConfiguration` for a bad line."""
     from dotenv.parser import parse_stream
 
     try:

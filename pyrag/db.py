@@ -79,7 +79,7 @@ class StoredChunk:
 class DocumentWrite:
     """A file as it is to be stored: the columns of `rag.documents`, its chunks, and what was embedded.
 
-    `input_hashes` runs parallel to `chunks`; `vectors` holds new vectors by input hash, the others are stored.
+    `input_hashes` runs parallel to `chunks`; `vectors` holds the new vectors by input hash.
     """
 
     relative_path: str
@@ -107,7 +107,10 @@ class Database:
 
     def search_chunks(self, vector: Vector, index: Index, top_k: int) -> list[Hit]:
         """`rag.search_chunks`: the nearest chunks, best first."""
-        with self._connection(check=True) as connection, connection.cursor(row_factory=class_row(Hit)) as cursor:
+        with (
+            self._connection(check=True) as connection,
+            connection.cursor(row_factory=class_row(Hit)) as cursor,
+        ):
             return cursor.execute(
                 "select * from rag.search_chunks(%s::public.vector, %s, %s, %s, %s)",
                 [_vector_text(vector), index.provider, index.model, index.dim, top_k],
@@ -152,7 +155,7 @@ class Database:
 
     @contextmanager
     def _connection(self, check: bool = False) -> Iterator[psycopg.Connection[Any]]:
-        """An autocommit connection whose errors come out as `PyragError`; `check` compares the schema first."""
+        """An autocommit connection; errors come out as `PyragError`. `check` compares the schema first."""
         with translated_errors():
             try:
                 connection = psycopg.connect(
@@ -314,7 +317,7 @@ class IngestSession:
 
     def _all(self, query: str, parameters: list[Any]) -> list[dict[str, Any]]:
         with translated_errors(), self._connection.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(sql.SQL(query), parameters).fetchall()  # type: ignore[arg-type]
+            return cursor.execute(sql.SQL(query), parameters).fetchall()
 
 
 @contextmanager

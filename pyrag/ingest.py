@@ -1,7 +1,7 @@
 """One run of `rag ingest`: scan, plan in SQL, then store one document a transaction.
 
-One thread reads, parses and cuts ahead; this one embeds; a third one writes. Postgres and the tokenizer work without
-Python's lock, so both processors are busy.
+One thread reads, parses and cuts ahead; this one embeds; a third one writes. Postgres and the tokenizer
+work without Python's lock, so both processors are busy.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,10 +123,8 @@ def _batches(documents: Iterator[_Prepared]) -> Iterator[list[_Prepared]]:
 
 
 def _close_quietly(session: IngestSession, run_id: int, reason: str) -> None:
-    try:
+    with suppress(PyragError):  # if the connection is gone, the next run closes this one as interrupted
         session.fail_run(run_id, reason)
-    except PyragError:
-        pass  # the connection is gone: the next run closes this one as interrupted
 
 
 class _Run:
@@ -180,7 +179,7 @@ class _Run:
     def _read(
         self, files: list[tuple[PlanItem, ManifestEntry]], reader: ThreadPoolExecutor
     ) -> Iterator[_Prepared]:
-        """The files parsed and cut, in order, read ahead by the reader; bad ones are recorded and left out."""
+        """The files parsed and cut, in order, read ahead by the reader; bad ones are recorded, not given."""
         pending: deque[tuple[str, Future[_Prepared]]] = deque()
         for number, (item, entry) in enumerate(files, start=1):
             pending.append((item.relative_path, reader.submit(self._prepare, item, entry)))

@@ -114,9 +114,7 @@ def check_installed(connection: Connection[Any]) -> None:
     A database that psql or Docker's init folder filled has no hash: there the version alone decides.
     """
     if not _table_exists(connection, "rag.install"):
-        raise SchemaNotInitialized(
-            "The database schema has not been initialized.", hint="Run: rag db init"
-        )
+        raise SchemaNotInitialized("The database schema has not been initialized.", hint="Run: rag db init")
     version, sha256 = _installed(connection)
     expected = sql_files().version
     if version > expected:

@@ -84,7 +84,7 @@ class _Quote:
 
 
 class FakeLlm:
-    """Answers without a model: quotes of the context, each with its [n]; the same input gives the same text."""
+    """Answers without a model: quotes of the context, each with its [n]; deterministic."""
 
     def answer(self, question: str, context: Context) -> str:
         """The sentences that share most with the question, rare words counting more, in reading order."""
@@ -111,7 +111,9 @@ class FakeLlm:
         order = sorted(range(len(quotes)), key=lambda index: (-fits[index], index))
         chosen = sorted(index for index in order[:_MOST_QUOTES] if fits[index] >= _ENOUGH * best)
         lead = "根据知识库：" if is_cjk(question) else "From the knowledge base:"
-        return "\n".join([lead, "", *(f"- {quotes[index].text} [{quotes[index].number}]" for index in chosen)])
+        return "\n".join(
+            [lead, "", *(f"- {quotes[index].text} [{quotes[index].number}]" for index in chosen)]
+        )
 
     def answer_generally(self, question: str) -> str:
         """Says that it knows nothing by itself."""
@@ -132,9 +134,7 @@ def _quotes(context: Context) -> Iterator[_Quote]:
         for text in _sentences(content):
             if text not in seen:
                 seen.add(text)
-                yield _Quote(
-                    block.number, text, frozenset(lexical_features(text)), headings, block.hit.score
-                )
+                yield _Quote(block.number, text, frozenset(lexical_features(text)), headings, block.hit.score)
 
 
 def _titles(context: Context) -> Iterator[_Quote]:
@@ -145,7 +145,7 @@ def _titles(context: Context) -> Iterator[_Quote]:
 
 
 def _sentences(content: str) -> Iterator[str]:
-    """Sentences, list items, table rows with their column names, and lines of code, without Markdown marks."""
+    """Sentences, list items, table rows with their column names, code lines; without Markdown marks."""
     lines = content.split("\n")
     in_fence = False
     header: list[str] | None = None

@@ -64,7 +64,8 @@ def clean_text(text: str) -> str:
 
 def _reference_but_no_footnote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """CommonMark's link reference definitions; `[^1]: text` stays text, since it is an Obsidian footnote."""
-    if state.src.startswith("[^", state.bMarks[start] + state.tShift[start]):
+    first = state.bMarks[start] + state.tShift[start]
+    if not state.src.startswith("[", first) or state.src.startswith("[^", first):
         return False
     return reference(state, start, end, silent)
 

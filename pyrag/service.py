@@ -67,7 +67,7 @@ class Service:
             context = pack_context(hits, self.settings.context_token_budget)
             if hits and not context.blocks:
                 raise InvalidConfiguration(
-                    f"RAG_CONTEXT_TOKEN_BUDGET={self.settings.context_token_budget} holds not even one source",
+                    f"RAG_CONTEXT_TOKEN_BUDGET={self.settings.context_token_budget} holds no source at all",
                     hint="Set it to 1000 or more; 6000 is the default.",
                 )
             answer = llm.answer(question, context)

@@ -119,7 +119,7 @@ def _kind(item: os.DirEntry[str], folder: str) -> str | None:
         return None
     is_note = name.lower().endswith(".md")
     if item.is_symlink():
-        if is_note and not os.path.exists(item.path):  # noqa: PTH110 - a str with undecodable bytes is fine here
+        if is_note and not os.path.exists(item.path):
             _log.warning("dangling symlink skipped", extra={"path": _shown(folder + name)})
         return None
     if item.is_dir(follow_symlinks=False):

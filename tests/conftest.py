@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -38,7 +38,9 @@ _numbers = itertools.count(1)
 def check_test_url(test_url: str, database_url: str | None) -> None:
     """Raises `pytest.UsageError` unless a test may create and drop databases beside `test_url`."""
     if not re.match(r"postgres(ql)?://[^?]*/[^/?]+(\?|$)", test_url):
-        raise pytest.UsageError("TEST_DATABASE_URL: the name must end in _test, as in postgresql://USER@HOST/NAME_test")
+        raise pytest.UsageError(
+            "TEST_DATABASE_URL: the name must end in _test, as in postgresql://USER@HOST/NAME_test"
+        )
     test, name = _place(test_url)
     if not name.endswith("_test"):
         raise pytest.UsageError(f"TEST_DATABASE_URL: the name must end in _test, got {name!r}")
@@ -47,7 +49,7 @@ def check_test_url(test_url: str, database_url: str | None) -> None:
 
 
 def _place(url: str) -> tuple[tuple[str, str], str]:
-    """Host (or socket folder) and port, and the name of the database that a URL leads to, as libpq reads it."""
+    """Host (or socket folder) with port, and database that a URL leads to, as libpq reads it."""
     parts = conninfo_to_dict(url)
     host = str(parts.get("hostaddr") or parts.get("host") or "localhost").rstrip(".").lower()
     with suppress(ValueError):
@@ -70,7 +72,7 @@ class Server:
     def execute(self, statement: str) -> None:
         """Runs a statement in the maintenance database."""
         with psycopg.connect(self.named("postgres"), autocommit=True) as connection:
-            connection.execute(statement)  # type: ignore[call-overload]
+            connection.execute(statement)
 
     def create(self, template: str = "template0") -> str:
         """A new database with a name that ends in _test; its URL."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from conftest import SAMPLE_VAULT, as_ordinary_user, embedded_home
+
 from pyrag.embedded import EmbeddedServer
 from pyrag.errors import InvalidRequest
 from pyrag.vault import resolve_vault, scan_vault
@@ -118,7 +118,14 @@ def test_a_no_answer_is_done_and_not_an_error(indexed: Rag) -> None:
 
 @pytest.mark.parametrize(
     "question",
-    ["'pump' \"greased\"", "pump 🎉 greased", "pump\ngreased\r\nMonday", "pump " * 20_000, "-pump", "pump; drop table"],
+    [
+        "'pump' \"greased\"",
+        "pump 🎉 greased",
+        "pump\ngreased\r\nMonday",
+        "pump " * 20_000,
+        "-pump",
+        "pump; drop table",
+    ],
     ids=["quotes", "emoji", "new lines", "100 kB", "dash", "sql"],
 )
 def test_any_question_is_handled(indexed: Rag, question: str) -> None:
@@ -138,7 +145,13 @@ def test_an_empty_question_is_refused(rag: Rag, command: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("bogus",), ("search",), ("ask", "q", "--bogus"), ("search", "q", "--top-k", "21"), ("search", "q", "--top-k", "x")],
+    [
+        ("bogus",),
+        ("search",),
+        ("ask", "q", "--bogus"),
+        ("search", "q", "--top-k", "21"),
+        ("search", "q", "--top-k", "x"),
+    ],
     ids=" ".join,
 )
 def test_wrong_usage_is_exit_code_2(rag: Rag, arguments: tuple[str, ...]) -> None:
@@ -254,7 +267,8 @@ def test_a_killed_run_loses_nothing_that_was_stored(url: str, vault: Path, rag: 
     process.communicate()
     stored = connection.execute("select count(*) from rag.documents").fetchone()[0]
     torn = connection.execute(
-        "select count(*) from rag.chunks as c left join rag.embeddings as e on e.chunk_id = c.id where e.id is null"
+        "select count(*) from rag.chunks as c left join rag.embeddings as e on e.chunk_id = c.id"
+        " where e.id is null"
     ).fetchone()
     assert torn == (0,)
     done = rag("ingest", str(vault), "--json")
@@ -359,5 +373,3 @@ def test_the_embedded_server_serves_the_whole_path(rag: Rag) -> None:
 def test_managing_the_embedded_server_is_refused_when_another_is_set(rag: Rag) -> None:
     for command in ("start", "stop"):
         assert_error(rag("db", command), 2, "invalid_configuration", "DATABASE_URL is set")
-
-

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-
 from conftest import as_ordinary_user, fast_temp
+
 from pyrag import embedded
 from pyrag.embedded import EmbeddedServer
 from pyrag.errors import DatabaseUnavailable

@@ -54,7 +54,9 @@ class ContentOnly(Counting):
         return hashlib.sha256(item.content.encode()).hexdigest()
 
 
-def ingest(url: str, vault: Path, embedder: FakeLexicalEmbedder | None = None, **options: Any) -> IngestReport:
+def ingest(
+    url: str, vault: Path, embedder: FakeLexicalEmbedder | None = None, **options: Any
+) -> IngestReport:
     return ingest_vault(vault, Database(url), embedder or FakeLexicalEmbedder(), **options)
 
 
@@ -64,7 +66,7 @@ def counts(report: IngestReport) -> dict[str, int]:
 
 def rows(connection: Connection, query: str) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(query).fetchall()  # type: ignore[call-overload,no-any-return]
+        return cursor.execute(query).fetchall()
 
 
 def content(connection: Connection) -> list[tuple[Any, ...]]:
@@ -78,7 +80,9 @@ def content(connection: Connection) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
-def test_a_first_run_stores_documents_chunks_and_embeddings(url: str, vault: Path, connection: Connection) -> None:
+def test_a_first_run_stores_documents_chunks_and_embeddings(
+    url: str, vault: Path, connection: Connection
+) -> None:
     report = ingest(url, vault)
     assert counts(report) == {"added": 3}
     assert report.run["status"] == "success"
@@ -279,7 +283,9 @@ def test_an_empty_file_is_a_document_without_chunks(url: str, vault: Path, conne
     assert len(rows(connection, "select * from rag.chunks")) == 3
 
 
-def test_a_run_withholds_deletions_when_no_file_is_left(url: str, vault: Path, connection: Connection) -> None:
+def test_a_run_withholds_deletions_when_no_file_is_left(
+    url: str, vault: Path, connection: Connection
+) -> None:
     ingest(url, vault)
     for path in vault.glob("*.md"):
         path.unlink()
@@ -368,10 +374,11 @@ def test_a_file_that_vanishes_after_the_plan_is_no_failure(
     url: str, vault: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyrag import ingest as module
+    from pyrag import vault as vault_module
 
     ingest(url, vault)
     (vault / "b.md").write_text("Changed.\n", encoding="utf-8")
-    real = module.read_note
+    real = vault_module.read_note
 
     def read(path: Path) -> Any:
         if path.name == "b.md":

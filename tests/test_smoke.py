@@ -10,8 +10,8 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-
 from conftest import REPOSITORY, SAMPLE_VAULT, Server, command
+
 from pyrag.evaluation import load_questions
 
 Rag = Callable[..., CompletedProcess[str]]

@@ -185,8 +185,8 @@ def test_two_names_that_are_equal_in_nfc_give_one_note_and_one_error(tmp_path: P
 def test_name_that_is_not_utf8_is_an_error_with_escapes(tmp_path: Path) -> None:
     write(tmp_path, "good.md")
     for name in (b"bad\xff.md", b"folder\xfe/note.md"):
-        raw = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118
-        os.makedirs(os.path.dirname(raw), exist_ok=True)  # noqa: PTH103, PTH120
+        raw = os.path.join(os.fsencode(tmp_path), name)
+        os.makedirs(os.path.dirname(raw), exist_ok=True)
         Path(os.fsdecode(raw)).write_text("x")
     entries = scan_vault(tmp_path)
     assert [entry.relative_path for entry in entries] == [r"bad\xff.md", r"folder\xfe/note.md", "good.md"]

@@ -2,9 +2,10 @@
 
     python eval/bench/ingest_rate.py VAULT [--runs 3]
 
-Prints, for each run and as medians: chunks per second of the first ingest (scan, parse, cut, fake-embed, write; start of the
-process included), peak memory of the process, seconds of a run with nothing changed and its share of the first, and seconds of
-`rag search` on the warm server. Single figures from a shared machine say little: look at the medians and the share.
+Prints, for each run and as medians: chunks per second of the first ingest (scan, parse, cut, fake-embed,
+write; process start included), peak memory of the process, seconds of a run with nothing changed and its
+share of the first, and seconds of `rag search` on the warm server. Single figures from a shared machine say
+little: look at the medians and the share.
 """
 
 from __future__ import annotations
@@ -73,7 +74,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     runs = [one_run(arguments.vault) for _ in range(arguments.runs)]
-    print(f"{'':<16}" + "".join(f"{'run ' + str(number):>12}" for number in range(1, len(runs) + 1)) + f"{'median':>12}")
+    print(
+        f"{'':<16}"
+        + "".join(f"{'run ' + str(number):>12}" for number in range(1, len(runs) + 1))
+        + f"{'median':>12}"
+    )
     for name in runs[0]:
         values = [run[name] for run in runs]
         print(f"{name:<16}" + "".join(f"{value:>12.2f}" for value in [*values, statistics.median(values)]))
