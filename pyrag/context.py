@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyrag.models import Context, ContextBlock, Hit
-from pyrag.tokens import count_tokens, encoding
+from pyrag.tokens import count_tokens, encode, encoding
 
 _TRUNCATED = "[truncated]"
 
@@ -51,7 +51,7 @@ def _block(number: int, hit: Hit, content: str) -> str:
 
 def _truncated(hit: Hit, budget: int) -> str | None:
     """Block 1 with as much content as fits before `[truncated]`; None when not even the frame fits."""
-    tokens = encoding().encode_ordinary(hit.content)
+    tokens = encode(hit.content)
     low, high, best = 0, min(len(tokens), budget), None
     while low <= high:
         middle = (low + high) // 2

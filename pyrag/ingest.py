@@ -192,6 +192,8 @@ class _Run:
                     self._progress.stored(1, 0)
                 except (NoteError, OSError) as error:
                     self._fail(relative_path, str(error))
+                except Exception as error:  # a fault of ours; still one bad file costs one file
+                    self._fail(relative_path, f"unexpected {type(error).__name__}: {error}")
 
     def _prepare(self, item: PlanItem, entry: ManifestEntry) -> _Prepared:
         """Reads a file once: hash and chunks come from the same bytes."""

@@ -57,10 +57,12 @@ def build_llm(settings: Settings) -> Llm:
 
 
 _MOST_QUOTES = 4
+_MOST_OF_A_GROUP = 12  # list items, table rows or code lines that one quote brings along
 _ENOUGH = 0.5  # a quote must fit at least this share of what the best one does
 _SENTENCE_END = re.compile(r"(?<=[。！？；])|(?<=[.!?])\s+")
 _MARKER = re.compile(r"^\s*(?:>\s*)*(?:[-*+]\s+(?:\[[ xX]\]\s+)?|\d+[.)]\s+)?")
 _CALLOUT = re.compile(r"^\s*(?:>\s*)+\[!\w+\][-+]?\s*")
+_LIST_ITEM = re.compile(r"\s*(?:>\s*)*(?:[-*+]|\d+[.)])\s+\S")
 _HEADING = re.compile(r"^ {0,3}#{1,6}\s+")
 _FENCE = re.compile(r"^\s*(?:>\s*)*(?:```|~~~)")
 # Code span, wikilink or link, whichever comes first. No part runs over a bracket: that keeps it linear.
@@ -74,9 +76,13 @@ _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
 
 @dataclass(frozen=True, slots=True)
 class _Quote:
-    """A sentence, list item, table row or code line, with the features that it is chosen by."""
+    """A sentence, list item, table row or code line, with the features that it is chosen by.
+
+    `group` numbers the list, table or fence that it belongs to, 0 for running text.
+    """
 
     number: int
+    group: int
     text: str
     features: frozenset[str]
     heading_features: frozenset[str]
@@ -109,10 +115,12 @@ class FakeLlm:
         fits = [fit(quote) for quote in quotes]
         best = max(fits)
         order = sorted(range(len(quotes)), key=lambda index: (-fits[index], index))
-        chosen = sorted(index for index in order[:_MOST_QUOTES] if fits[index] >= _ENOUGH * best)
+        chosen = {index for index in order[:_MOST_QUOTES] if fits[index] >= _ENOUGH * best}
+        for index in sorted(chosen):
+            chosen.update(_continued(quotes, index))
         lead = "根据知识库：" if is_cjk(question) else "From the knowledge base:"
         return "\n".join(
-            [lead, "", *(f"- {quotes[index].text} [{quotes[index].number}]" for index in chosen)]
+            [lead, "", *(f"- {quotes[index].text} [{quotes[index].number}]" for index in sorted(chosen))]
         )
 
     def answer_generally(self, question: str) -> str:
@@ -131,48 +139,72 @@ def _quotes(context: Context) -> Iterator[_Quote]:
         content = block.text.split("\ncontent:\n", 1)[1].removesuffix("[truncated]").rstrip()
         headings = frozenset(lexical_features(" ".join(block.hit.heading_path)))
         seen: set[str] = set()
-        for text in _sentences(content):
+        for group, text in _sentences(content):
             if text not in seen:
                 seen.add(text)
-                yield _Quote(block.number, text, frozenset(lexical_features(text)), headings, block.hit.score)
+                features = frozenset(lexical_features(text))
+                yield _Quote(block.number, group, text, features, headings, block.hit.score)
 
 
 def _titles(context: Context) -> Iterator[_Quote]:
     """For blocks that hold nothing to quote, such as a lone heading: what they are called."""
     for block in context.blocks:
         title = block.hit.heading or block.hit.source
-        yield _Quote(block.number, title, frozenset(lexical_features(title)), frozenset(), block.hit.score)
+        yield _Quote(block.number, 0, title, frozenset(lexical_features(title)), frozenset(), block.hit.score)
 
 
-def _sentences(content: str) -> Iterator[str]:
-    """Sentences, list items, table rows with their column names, code lines; without Markdown marks."""
+def _continued(quotes: list[_Quote], index: int) -> list[int]:
+    """The rest of what a quote only opens: its own fence, the code below it, or the list after a colon."""
+    quote, group = quotes[index], 0
+    after = quotes[index + 1] if index + 1 < len(quotes) else quote
+    if quote.text.startswith("`"):
+        group = quote.group
+    elif after.number == quote.number and (after.text.startswith("`") or quote.text.endswith((":", "："))):
+        group = after.group
+    if not group:
+        return []
+    same = [at for at, each in enumerate(quotes) if (each.number, each.group) == (quote.number, group)]
+    return same[:_MOST_OF_A_GROUP]
+
+
+def _sentences(content: str) -> Iterator[tuple[int, str]]:
+    """Sentences, list items, table rows with their column names, code lines; without Markdown marks.
+
+    Each comes with the number of the list, table or fence that it is in, 0 for running text.
+    """
     lines = content.split("\n")
+    group = 1
     in_fence = False
     header: list[str] | None = None
     for position, line in enumerate(lines):
         if _FENCE.match(line):
             in_fence = not in_fence
+            group += 1
             continue
         if in_fence:
             if line.strip():
-                yield f"`{line.strip()}`"
+                yield group, f"`{line.strip()}`"
             continue
         if "|" in line and position + 1 < len(lines) and _is_delimiter_row(lines[position + 1]):
             header = _cells(line)
+            group += 1
             continue
         if header is not None and "|" in line:
             if not _is_delimiter_row(line):
-                yield "; ".join(
-                    f"{name}: {cell}" if name else cell
-                    for name, cell in zip(header, _cells(line), strict=False)
-                    if cell
-                )
+                cells = zip(header, _cells(line), strict=False)
+                yield group, "; ".join(f"{name}: {cell}" if name else cell for name, cell in cells if cell)
             continue
         header = None
         if _HEADING.match(line):
             continue
         plain = _plain(_MARKER.sub("", _CALLOUT.sub("", line)))
-        yield from (part.strip() for part in _SENTENCE_END.split(plain) if part and part.strip(" -=*_"))
+        if plain and _LIST_ITEM.match(line):
+            yield group, plain
+            continue
+        group += bool(plain)  # a paragraph ends a list
+        for part in _SENTENCE_END.split(plain):
+            if part and part.strip(" -=*_"):
+                yield 0, part.strip()
 
 
 def _is_delimiter_row(line: str) -> bool:

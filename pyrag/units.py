@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import regex  # type: ignore[import-untyped,unused-ignore]
 
-from pyrag.tokens import count_tokens, encoding
+from pyrag.tokens import count_tokens, encode, encoding
 
 if TYPE_CHECKING:
     from pyrag.models import Block
@@ -24,7 +24,6 @@ SENTENCE_END = regex.compile(r"[。！？；…]++[”’」』）》\"'\)\]]*+|
 SPACE = regex.compile(r"\s+")
 CLAUSE_END = regex.compile(r"[，、：,:]+\s*")
 GRAPHEME = regex.compile(r"\X")
-_SAFE_LENGTH = 400_000  # characters encoded at once; tiktoken panics on a million spaces before a letter
 _LEAD_IN = (":", "：")
 _LINE_END = (*".!?;。！？；…：:", "  ", "\\")  # the last two: CommonMark's hard line breaks
 _WORD_TOKENS, _RUN_TOKENS = 8, 4  # how fine a line without sentences is cut
@@ -56,17 +55,6 @@ class Unit:
     plain: bool = True
     reopen: str = ""
     close: str = ""
-
-
-def encode(text: str) -> list[int]:
-    """The tokens of any text, however long its runs of white space.
-
-    Exact up to 400,000 characters, far above what a chunk can hold; beyond, a token may be cut in two.
-    """
-    if len(text) <= _SAFE_LENGTH:
-        return encoding().encode_ordinary(text)
-    parts = (text[start : start + _SAFE_LENGTH] for start in range(0, len(text), _SAFE_LENGTH))
-    return [token for part in parts for token in encoding().encode_ordinary(part)]
 
 
 class LineTable:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyrag.chunking import chunk_note
 from pyrag.errors import InvalidConfiguration
 from pyrag.markdown import parse_note
-from pyrag.tokens import count_tokens
-from pyrag.units import LineTable, encode
+from pyrag.tokens import count_tokens, encode
+from pyrag.units import LineTable
 
 if TYPE_CHECKING:
     from pyrag.models import Chunk
