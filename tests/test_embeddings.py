@@ -137,6 +137,16 @@ def test_a_vector_has_length_one_and_1024_dimensions(
     assert math.fsum(value * value for value in vector) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize(("times", "counted"), [(1, 1), (2, 2), (4, 4), (5, 4), (40, 4)])
+def test_a_repeated_word_counts_four_times_at_most(
+    embedder: FakeLexicalEmbedder, times: int, counted: int
+) -> None:
+    vector = embedder.embed_query("valve " + "alert " * times)
+    [alert] = nonzero(embedder.embed_query("alert"))
+    [valve] = nonzero(embedder.embed_query("valve"))
+    assert vector[alert] == pytest.approx(counted * vector[valve])
+
+
 def test_vectors_do_not_depend_on_what_was_embedded_before(embedder: FakeLexicalEmbedder) -> None:
     others = [EmbeddingInput(f"word{n}", relative_path=FULL.relative_path) for n in range(20)]
     vectors = embedder.embed_documents([*others, FULL, *others, FULL])
@@ -233,6 +243,10 @@ def test_a_compatibility_character_is_cjk_and_counts_as_what_it_stands_for(code:
     plain = unicodedata.normalize("NFKC", chr(code))
     assert list(lexical_features(chr(code))) == list(lexical_features(plain))
     assert set(plain) <= set(lexical_features(plain))
+
+
+def test_latin_text_is_not_cjk() -> None:
+    assert not is_cjk("ABCXYZ abcxyz 0189 [-] éß")
 
 
 @pytest.mark.parametrize("code", OUTSIDE, ids=hex)
