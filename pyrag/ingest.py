@@ -1,27 +1,24 @@
 """One run of `rag ingest`: scan, plan in SQL, then store one document a transaction.
 
-One thread reads, parses and cuts ahead; this one embeds; a third one writes. Postgres and the tokenizer
-work without Python's lock, so both processors are busy.
+Files are read ahead (`reading.py`), this thread embeds, another one writes: three stages at the same time.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pyrag.chunking import chunk_note
 from pyrag.db import Database, DocumentWrite, Index, IngestSession
 from pyrag.embeddings import Embedder
-from pyrag.errors import DatabaseUnavailable, InvalidRequest, PyragError
-from pyrag.markdown import parse_note
-from pyrag.models import Chunk, EmbeddingInput, ManifestEntry, PlanItem, Vector
-from pyrag.vault import NoteError, decode, read_note, resolve_vault, scan_vault
+from pyrag.errors import DatabaseUnavailable, InternalError, InvalidRequest, PyragError
+from pyrag.models import EmbeddingInput, ManifestEntry, PlanItem, Vector
+from pyrag.reading import Reading, read_document, reader
+from pyrag.vault import NoteError, resolve_vault, scan_vault
 
 _BATCH_CHUNKS = 256  # chunks that are embedded together, across documents
 _READ_AHEAD = 32  # documents that may be read before they are embedded; with the next, it bounds memory
@@ -66,18 +63,13 @@ class IngestReport:
 
 @dataclass(slots=True)
 class _Prepared:
-    """A document that is parsed and cut, on its way to the writer."""
+    """A document that was read, on its way to the writer; inputs and hashes run parallel to its chunks."""
 
     item: PlanItem
     entry: ManifestEntry
-    content_hash: str
-    mtime_ns: int
-    size_bytes: int
-    frontmatter: dict[str, Any]
-    warnings: tuple[str, ...]
-    chunks: Sequence[Chunk]
+    reading: Reading
     inputs: list[EmbeddingInput]
-    hashes: list[str] = field(default_factory=list)
+    hashes: list[str]
 
 
 def ingest_vault(
@@ -114,7 +106,7 @@ def _batches(documents: Iterator[_Prepared]) -> Iterator[list[_Prepared]]:
     size = 0
     for document in documents:
         batch.append(document)
-        size += 1 + len(document.chunks)
+        size += 1 + len(document.inputs)
         if size >= _BATCH_CHUNKS:
             yield batch
             batch, size = [], 0
@@ -149,22 +141,20 @@ class _Run:
         by_path = {entry.relative_path: entry for entry in entries}
         todo = [item for item in plan if item.action != "delete" and item.error is None]
         self._progress.planned(len(todo))
+        files = [(item, by_path[item.relative_path]) for item in todo if item.action != "embed"]
         with (
-            ThreadPoolExecutor(max_workers=1, thread_name_prefix="pyrag-reader") as reader,
+            reader(sum(entry.size_bytes or 0 for _, entry in files)) as readers,
             ThreadPoolExecutor(max_workers=1, thread_name_prefix="pyrag-writer") as writer,
         ):
             try:
+                for batch in _batches(self._read(files, readers)):
+                    self._store(batch, writer)
+                self._settle(0)
                 for item in todo:
                     if item.action == "embed":
                         self._embed_stored(item)
-                ahead = self._read(
-                    [(item, by_path[item.relative_path]) for item in todo if item.action != "embed"], reader
-                )
-                for batch in _batches(ahead):
-                    self._store(batch, writer)
-                self._settle(0)
             except BaseException:
-                reader.shutdown(wait=False, cancel_futures=True)
+                readers.shutdown(wait=False, cancel_futures=True)
                 writer.shutdown(wait=True, cancel_futures=True)
                 raise
         self._session.delete_documents(self._run_id)
@@ -176,47 +166,40 @@ class _Run:
             [item for item in plan if item.action == "delete" and item.reason.startswith("withheld")],
         )
 
-    def _read(
-        self, files: list[tuple[PlanItem, ManifestEntry]], reader: ThreadPoolExecutor
-    ) -> Iterator[_Prepared]:
-        """The files parsed and cut, in order, read ahead by the reader; bad ones are recorded, not given."""
-        pending: deque[tuple[str, Future[_Prepared]]] = deque()
+    def _read(self, files: list[tuple[PlanItem, ManifestEntry]], readers: Executor) -> Iterator[_Prepared]:
+        """The files as documents, in order, read ahead; bad ones are recorded, not given."""
+        pending: deque[tuple[PlanItem, ManifestEntry, Future[Reading]]] = deque()
         for number, (item, entry) in enumerate(files, start=1):
-            pending.append((item.relative_path, reader.submit(self._prepare, item, entry)))
+            pending.append((item, entry, readers.submit(read_document, entry.file_path)))
             while pending and (len(pending) > _READ_AHEAD or number == len(files)):
-                relative_path, future = pending.popleft()
-                try:
-                    yield future.result()
-                except FileNotFoundError:
-                    self._session.retract_item(self._run_id, relative_path)
-                    self._progress.stored(1, 0)
-                except (NoteError, OSError) as error:
-                    self._fail(relative_path, str(error))
-                except Exception as error:  # a fault of ours; still one bad file costs one file
-                    self._fail(relative_path, f"unexpected {type(error).__name__}: {error}")
+                prepared = self._prepared(*pending.popleft())
+                if prepared is not None:
+                    yield prepared
 
-    def _prepare(self, item: PlanItem, entry: ManifestEntry) -> _Prepared:
-        """Reads a file once: hash and chunks come from the same bytes."""
-        data, stat = read_note(Path(entry.file_path))
-        note = parse_note(decode(data))
-        chunks = chunk_note(note)
-        self._warnings += [(item.relative_path, warning) for warning in note.warnings]
+    def _prepared(self, item: PlanItem, entry: ManifestEntry, future: Future[Reading]) -> _Prepared | None:
+        try:
+            reading = future.result()
+        except FileNotFoundError:
+            self._session.retract_item(self._run_id, item.relative_path)
+            self._progress.stored(1, 0)
+            return None
+        except BrokenExecutor as error:
+            raise InternalError(
+                f"a process that reads notes was ended from outside: {error}",
+                hint="Is there enough memory? What is stored stays; run rag ingest again.",
+            ) from None
+        except (NoteError, OSError) as error:
+            self._fail(item.relative_path, str(error))
+            return None
+        except Exception as error:  # a fault of ours; still one bad file costs one file
+            self._fail(item.relative_path, f"unexpected {type(error).__name__}: {error}")
+            return None
+        self._warnings += [(item.relative_path, warning) for warning in reading.warnings]
         inputs = [
             EmbeddingInput(chunk.content, chunk.heading_path, item.relative_path, chunk.tags, chunk.wikilinks)
-            for chunk in chunks
+            for chunk in reading.chunks
         ]
-        return _Prepared(
-            item,
-            entry,
-            hashlib.sha256(data).hexdigest(),
-            stat.st_mtime_ns,
-            len(data),
-            dict(note.frontmatter),
-            note.warnings,
-            chunks,
-            inputs,
-            [self._embedder.input_hash(each) for each in inputs],
-        )
+        return _Prepared(item, entry, reading, inputs, [self._embedder.input_hash(each) for each in inputs])
 
     def _store(self, batch: list[_Prepared], writer: ThreadPoolExecutor) -> None:
         """Embeds what is new in a batch, and hands its documents to the writer."""
@@ -227,15 +210,16 @@ class _Run:
         }
         vectors = self._embed(inputs)
         for document in batch:
+            reading = document.reading
             write = DocumentWrite(
                 document.item.relative_path,
                 document.entry.file_path,
-                document.content_hash,
-                document.mtime_ns,
-                document.size_bytes,
-                document.frontmatter,
-                document.warnings,
-                document.chunks,
+                reading.content_hash,
+                reading.mtime_ns,
+                reading.size_bytes,
+                dict(reading.frontmatter),
+                reading.warnings,
+                reading.chunks,
                 document.hashes,
                 {key: vectors[key] for key in dict.fromkeys(document.hashes) if key in vectors},
             )

@@ -373,7 +373,7 @@ def test_a_lost_connection_stops_the_run_and_keeps_what_is_stored(
 def test_a_file_that_vanishes_after_the_plan_is_no_failure(
     url: str, vault: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyrag import ingest as module
+    from pyrag import reading as module
     from pyrag import vault as vault_module
 
     ingest(url, vault)
