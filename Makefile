@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-# The demo runs with nothing but its own settings: no .env, no variable of the shell, the embedded Postgres.
-SETTINGS := DATABASE_URL VAULT_PATH $(foreach n,PROVIDER MODEL DIM DEVICE CACHE_DIR BASE_URL API_KEY,EMBEDDING_$(n)) \
+# The demo has a database of its own and nothing but its own settings: no .env, no variable of the shell.
+SETTINGS := DATABASE_URL VAULT_PATH RAG_VAULT_ENCODING $(foreach n,PROVIDER MODEL DIM DEVICE CACHE_DIR BASE_URL API_KEY,EMBEDDING_$(n)) \
 	$(foreach n,PROVIDER BASE_URL MODEL API_KEY TIMEOUT_SECONDS,LLM_$(n)) \
 	$(foreach n,TOP_K MIN_SIMILARITY MIN_CONFIDENCE RETRIEVAL CONTEXT_TOKEN_BUDGET FALLBACK_ENABLED,RAG_$(n))
-DEMO := env $(foreach n,$(SETTINGS),-u $(n)) $(BIN)/rag --env-file /dev/null
+CLEAN_ENV := env $(foreach n,$(SETTINGS),-u $(n))
+DEMO_HOME := $(CURDIR)/.pyrag/demo
+DEMO := $(CLEAN_ENV) PYRAG_HOME="$(DEMO_HOME)" $(BIN)/rag --env-file /dev/null
 
 .PHONY: help demo install test lint format bench clean
 
@@ -21,6 +23,9 @@ demo: $(STAMP) ## Embedded Postgres, sample vault, questions answered with citat
 	@$(DEMO) ingest samples/acme-vault
 	@echo
 	@$(DEMO) eval --answers
+	@echo
+	@echo 'Ask it yourself:'
+	@echo '  PYRAG_HOME=.pyrag/demo $(BIN)/rag ask "How long is a P1 ticket allowed to wait?"'
 
 install: $(STAMP) ## Set up .venv with the command rag
 
@@ -57,4 +62,5 @@ bench: $(STAMP) ## Rate of ingestion and time of a search (VAULT=folder of notes
 
 clean: ## Stop the embedded server and remove .venv, caches and .pyrag
 	-@test ! -x $(BIN)/rag || $(DEMO) db stop
+	-@test ! -x $(BIN)/rag || $(CLEAN_ENV) PYRAG_HOME="$(CURDIR)/.pyrag" $(BIN)/rag --env-file /dev/null db stop
 	rm -rf $(VENV) .pyrag .cache .mypy_cache .ruff_cache .pytest_cache

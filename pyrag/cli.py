@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,9 +56,17 @@ app = typer.Typer(
     epilog="Example: rag db init && rag ingest samples/acme-vault && rag ask '客户 P1 工单应该怎么升级？'",
 )
 db_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="The database: set up, start, stop, look."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The database: set up, start, stop, look.",
+    epilog="Example: rag db init",
 )
-embeddings_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Embedding models.")
+embeddings_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Embedding models.",
+    epilog="Example: rag embeddings warmup",
+)
 app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
 
@@ -136,8 +145,10 @@ def db_status(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     settings = configuration(ctx).settings
     if settings.database_url is not None:
-        url = settings.database_url.get_secret_value()
-        facts: dict[str, Any] = {"embedded": False, "url": url}
+        from pyrag.db import Database
+
+        database = Database(settings.database_url.get_secret_value())
+        facts: dict[str, Any] = {"embedded": False, "running": database.answers(), "url": database.url}
     else:
         status = _embedded(ctx).status()
         facts = {
@@ -159,28 +170,29 @@ def db_status(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
 @db_app.command(
     "psql",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    epilog="Example: rag db psql -c 'select * from rag.documents'",
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": ["--help"],  # -h is psql's
+    },
+    epilog="Example: rag db psql -c 'select relative_path from rag.documents'",
 )
 def db_psql(ctx: typer.Context) -> None:
-    """Open psql on the database; further arguments are handed on to psql."""
+    """Open psql on the database; further arguments are handed on to psql (its own help: -- --help)."""
     import shutil
 
+    from pyrag.config import split_password
     from pyrag.service import open_database
 
     settings = configuration(ctx).settings
     database = open_database(settings, note)
-    program = shutil.which("psql") if settings.database_url else str(_embedded(ctx).binary("psql"))
-    if program is None:
-        try:
-            program = str(_embedded(ctx, needed=False).binary("psql"))
-        except PyragError:
-            raise InvalidConfiguration(
-                "psql is not installed on this machine",
-                hint="Install it, e.g.: apt-get install postgresql-client",
-            ) from None
+    database.ping()
+    installed = shutil.which("psql") if settings.database_url is not None else None
+    program = installed or str(_embedded(ctx, needed=False).binary("psql"))
+    url, password = split_password(database.url)
+    environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
     sys.stdout.flush()
-    os.execv(program, [program, database.url, *ctx.args])
+    os.execve(program, [program, url, *ctx.args], environment)
 
 
 def _embedded(ctx: typer.Context, needed: bool = True) -> EmbeddedServer:
@@ -209,13 +221,17 @@ def config(ctx: typer.Context, as_json: JsonOption = False) -> None:
         return
     print(f"env file: {loaded.env_file or 'none'}")
     for row in rows:
-        value = "" if row["value"] is None else row["value"]
-        print(f"{row['variable']:<26} {value!s:<28} ({row['origin']}) {row['description']}")
+        value = row["value"]
+        shown = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        print(f"{row['variable']:<26} {shown:<28} ({row['origin']}) {row['description']}")
 
 
 @embeddings_app.command("warmup", epilog="Example: EMBEDDING_PROVIDER=fake rag embeddings warmup")
 def embeddings_warmup(ctx: typer.Context) -> None:
-    """Fetch the embedding model so that later no network is needed (the fake provider needs nothing)."""
+    """Fetch the embedding model so that later no network is needed.
+
+    The fake provider needs nothing; providers with a model to fetch come with a later version.
+    """
     from pyrag.embeddings import build_embedder
 
     embedder = build_embedder(configuration(ctx).settings)
@@ -232,6 +248,10 @@ def ingest(
     allow_mass_delete: Annotated[
         bool, typer.Option("--allow-mass-delete", help="Delete even if many or all documents would vanish.")
     ] = False,
+    encoding: Annotated[
+        str | None,
+        typer.Option(help="What notes are that are not UTF-8, e.g. gb18030; default RAG_VAULT_ENCODING."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring the index in step with a vault: new, changed, renamed, deleted notes. The vault is only read."""
@@ -240,7 +260,7 @@ def ingest(
     from pyrag.service import Service, open_database
     from pyrag.vault import resolve_vault
 
-    settings = configuration(ctx).settings
+    settings = configuration(ctx, RAG_VAULT_ENCODING=encoding).settings
     if vault is None and settings.vault_path is None:
         raise InvalidRequest(
             "no vault given", hint="Example: rag ingest samples/acme-vault, or set VAULT_PATH."
@@ -253,12 +273,13 @@ def ingest(
             service.database,
             service.embedder,
             allow_mass_delete=allow_mass_delete,
+            encoding=settings.vault_encoding,
             progress=progress,
         )
     for relative_path, warning in report.warnings:
-        note(f"warning: {relative_path}: {warning}")
+        note(f"warning: {shown(relative_path)}: {shown(warning)}")
     for relative_path, reason in report.failed:
-        note(f"failed: {relative_path}: {reason}")
+        note(f"failed: {shown(relative_path)}: {shown(reason)}")
     if as_json:
         _print_json(report.run)
     else:
@@ -281,7 +302,7 @@ def _print_run(report: IngestReport) -> None:
     seconds = (
         datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])
     ).total_seconds()
-    print(f"run {run['id']} of {run['vault_path']}: {run['status']} in {seconds:.1f} s")
+    print(f"run {run['id']} of {shown(run['vault_path'])}: {run['status']} in {seconds:.1f} s")
     print(
         "documents: "
         + ", ".join(
@@ -312,10 +333,10 @@ def search(
         return
     print(f"confidence {response.confidence:.4f}, {len(response.results)} results")
     for number, result in enumerate(response.results, start=1):
-        print(f"\n[{number}] {result.score:.4f}  {result.source}")
+        print(f"\n[{number}] {result.score:.4f}  {shown(result.source)}")
         if result.heading_path:
-            print(f"    {' > '.join(result.heading_path)}")
-        print(_indented(_excerpt(result.content)))
+            print(f"    {shown(' > '.join(result.heading_path))}")
+        print(_excerpt(result.content))
 
 
 @app.command("ask", epilog="Example: rag ask 'How do I find the query that blocks other sessions?'")
@@ -347,7 +368,10 @@ def evaluate(
     answers: Annotated[bool, typer.Option("--answers", help="Print each answer with its citations.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask all questions with known answers; exit 1 if one comes out wrong (`hard` ones do not count)."""
+    """Ask all questions with known answers; exit 1 if one comes out wrong (`hard` ones do not count).
+
+    The questions of eval/questions.yaml are about samples/acme-vault: the index should hold that vault alone.
+    """
     from pyrag.evaluation import evaluate as run_evaluation
     from pyrag.evaluation import load_questions
     from pyrag.paths import data_path
@@ -408,23 +432,24 @@ def _verdict(outcome: Outcome) -> str:
 
 def _print_answer(response: AskResponse, threshold: float) -> None:
     print(f"mode: {response.mode}   confidence: {response.confidence:.4f}   threshold: {threshold:.2f}\n")
-    print(response.answer)
+    print("\n".join(shown(line) for line in response.answer.split("\n")))
     if response.citations:
         print("\ncitations:")
     for number, citation in enumerate(response.citations, start=1):
-        print(f"[{number}] {citation.score:.4f}  {citation.source}")
+        print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}")
         if citation.heading:
-            print(f"    {citation.heading}")
+            print(f"    {shown(citation.heading)}")
 
 
 # Helpers -----------------------------------------------------------------------------------------
 
 
-def configuration(ctx: typer.Context) -> Configuration:
-    """The configuration of this call; its warnings go to stderr."""
+def configuration(ctx: typer.Context, **options: str | None) -> Configuration:
+    """The configuration of this call, options laid over the environment; its warnings go to stderr."""
     from pyrag.config import load_configuration
 
-    loaded = load_configuration(ctx.obj)
+    given = {variable: value for variable, value in options.items() if value is not None}
+    loaded = load_configuration(ctx.obj, {**os.environ, **given})
     for warning in loaded.warnings:
         note(f"warning: {warning}")
     return loaded
@@ -450,8 +475,13 @@ def _print_json(value: Any) -> None:
 
 def _excerpt(content: str, lines: int = 6) -> str:
     rows = [row for row in content.split("\n") if row.strip()]
-    return "\n".join(rows[:lines] + (["…"] if len(rows) > lines else []))
+    return "\n".join(f"    {shown(row)}" for row in rows[:lines] + (["…"] if len(rows) > lines else []))
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.split("\n"))
+def shown(text: str) -> str:
+    """A text from a note or file name on one line, control characters escaped: it cannot steer a terminal."""
+    return "".join(
+        char if char == "\t" or char.isprintable() or unicodedata.category(char) not in ("Cc", "Zl", "Zp")
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )  # fmt: skip

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -52,6 +53,15 @@ def _http_url(value: str) -> str:
     return value
 
 
+def _encoding(value: str) -> str:
+    try:
+        b"".decode(value)
+        "".encode(value)
+    except (LookupError, ValueError):
+        raise ValueError("expected a text encoding that Python knows, such as gb18030 or cp1252") from None
+    return value
+
+
 def _device(value: str) -> str:
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", value):
         raise ValueError("expected cpu, mps or cuda")
@@ -60,6 +70,7 @@ def _device(value: str) -> str:
 
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Encoding = Annotated[str, AfterValidator(_encoding)]
 Device = Annotated[str, AfterValidator(_device)]
 
 
@@ -76,6 +87,9 @@ class Settings(BaseModel):
     )
     vault_path: Path | None = Field(
         None, alias="VAULT_PATH", description="vault that `rag ingest` takes without a path"
+    )
+    vault_encoding: Encoding | None = Field(
+        None, alias="RAG_VAULT_ENCODING", description="what notes are that are not UTF-8, e.g. gb18030"
     )
     embedding_provider: Literal["fake", "local-qwen3", "local-e5", "openai-compatible"] = Field(
         "fake", alias="EMBEDDING_PROVIDER", description="who makes the vectors"
@@ -120,7 +134,7 @@ class Settings(BaseModel):
         "vector", alias="RAG_RETRIEVAL", description="how chunks are found; this version has vector"
     )
     context_token_budget: int = Field(
-        6000, alias="RAG_CONTEXT_TOKEN_BUDGET", ge=1, le=1_000_000,
+        6000, alias="RAG_CONTEXT_TOKEN_BUDGET", ge=100, le=1_000_000,
         description="most cl100k_base tokens of sources given to the model",
     )  # fmt: skip
     fallback_enabled: bool = Field(
@@ -194,7 +208,7 @@ def load_configuration(
     Raises `InvalidConfiguration` naming variable, value and what is allowed.
     """
     environ = os.environ if environ is None else environ
-    folder = Path.cwd() if folder is None else folder
+    folder = _current_folder() if folder is None else folder
     repository = find_repository(folder)
     if env_file is not None and (env_file.is_dir() or not env_file.exists()):
         raise InvalidConfiguration(
@@ -221,7 +235,7 @@ def load_configuration(
             values[variable] = start.resolve() / _expanded(variable, values[variable])
     values.setdefault("PYRAG_HOME", _default_home(repository))
     values.setdefault("EMBEDDING_CACHE_DIR", base / ".cache" / "embeddings")
-    settings = _check(values)
+    settings = _check(values, origins)
 
     known = {str(field.alias) for field in Settings.model_fields.values()} | OTHER_VARIABLES
     warnings = [
@@ -252,10 +266,25 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {binding.key: binding.value for binding in bindings if binding.key and binding.value is not None}
 
 
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InvalidConfiguration(
+            "the current folder does not exist any more", hint="Change to a folder that exists, e.g.: cd"
+        ) from None
+
+
 def mask_password(url: str) -> str:
     """A database URL that may be shown: the password, also one given as a parameter, becomes ***."""
     url = re.sub(r"((?:^|[?&])(?:ssl)?password=)[^&]*", r"\1***", url)
     return re.sub(r"(?s)^(\w+://[^:/?#]*):.*@", r"\1:***@", url)
+
+
+def split_password(url: str) -> tuple[str, str | None]:
+    """A database URL without its password, and the password, for programs whose arguments others can see."""
+    match = re.match(r"(\w+://[^:/?#@]*):([^@]*)(@.*)", url, re.DOTALL)
+    return (match[1] + match[3], unquote(match[2])) if match else (url, None)
 
 
 def _line(original: Original) -> int:
@@ -282,16 +311,18 @@ def _default_home(repository: Path | None) -> Path:
     return user_data_path("pyrag")
 
 
-def _check(values: dict[str, Any]) -> Settings:
+def _check(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
         settings = Settings.model_validate(_as_numbers(values))
     except ValidationError as error:
         first = error.errors()[0]
         variable = str(first["loc"][0])
         what = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        if first["type"].startswith("bool"):
+            what = "expected true or false"
         raise InvalidConfiguration(
             f"{variable}{_shown(variable, values[variable])} is not allowed: {what}",
-            hint=f"Change or remove {variable}; `rag config` shows where a value comes from.",
+            hint=f"Change or remove it; it comes from: {origins[variable]}.",
         ) from None
     provider = settings.embedding_provider
     fixed = FIXED_MODELS.get(provider)

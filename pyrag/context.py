@@ -25,41 +25,46 @@ def pack_context(hits: Sequence[Hit], budget: int) -> Context:
         if key in seen:
             continue
         seen.add(key)
-        block = _block(len(blocks) + 1, hit, hit.content)
-        candidate = f"{text}\n\n{block}" if text else block
+        content = hit.content
+        candidate = _joined(text, _block(len(blocks) + 1, hit, content))
         if count_tokens(candidate) > budget:
-            if not first:
-                continue
-            cut = _truncated(hit, budget)
+            cut = _truncated(hit, budget) if first else None
             first = False
             if cut is None:
                 continue
-            block = candidate = cut
+            content = cut
+            candidate = _block(1, hit, content)
         first = False
+        number = len(blocks) + 1
+        blocks.append(ContextBlock(number, hit, _block(number, hit, content), content))
         text = candidate
-        blocks.append(ContextBlock(len(blocks) + 1, hit, block))
     return Context(text, tuple(blocks), count_tokens(text))
 
 
+def _joined(text: str, block: str) -> str:
+    return f"{text}\n\n{block}" if text else block
+
+
 def _block(number: int, hit: Hit, content: str) -> str:
-    page = f"page: {hit.metadata['page']}\n" if "page" in hit.metadata else ""
+    page = hit.metadata.get("page")
     return (
-        f"[{number}] source: {hit.source}\nheading: {hit.heading}\n{page}"
-        f"score: {hit.score:.4f}\ncontent:\n{content}"
+        f"[{number}] source: {hit.source}\nheading: {hit.heading}\n"
+        + (f"page: {page}\n" if page is not None else "")
+        + f"score: {hit.score:.4f}\ncontent:\n{content}"
     )
 
 
 def _truncated(hit: Hit, budget: int) -> str | None:
-    """Block 1 with as much content as fits before `[truncated]`; None when not even the frame fits."""
+    """As much content as fits into block 1 before `[truncated]`; None when not even the frame fits."""
     tokens = encode(hit.content)
     low, high, best = 0, min(len(tokens), budget), None
     while low <= high:
         middle = (low + high) // 2
         # a cut inside a character leaves bytes that are dropped, never a replacement character
-        content = encoding().decode_bytes(tokens[:middle]).decode("utf-8", errors="ignore").rstrip()
-        block = _block(1, hit, f"{content}\n{_TRUNCATED}" if content else _TRUNCATED)
-        if count_tokens(block) <= budget:
-            best, low = block, middle + 1
+        start = encoding().decode_bytes(tokens[:middle]).decode("utf-8", errors="ignore").rstrip()
+        content = f"{start}\n{_TRUNCATED}" if start else _TRUNCATED
+        if count_tokens(_block(1, hit, content)) <= budget:
+            best, low = content, middle + 1
         else:
             high = middle - 1
     return best

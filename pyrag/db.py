@@ -128,6 +128,24 @@ class Database:
             assert row is not None
             return row
 
+    def close_dead_runs(self) -> None:
+        """`rag.close_dead_runs`: runs whose process is gone are marked as interrupted."""
+        with self._connection(check=True) as connection:
+            connection.execute("select rag.close_dead_runs()")
+
+    def ping(self) -> None:
+        """Raises `DatabaseUnavailable` unless the database can be reached."""
+        with self._connection():
+            pass
+
+    def answers(self) -> bool:
+        """Whether the database can be reached."""
+        try:
+            self.ping()
+        except DatabaseUnavailable:
+            return False
+        return True
+
     def index_status(self, index: Index) -> IndexStatus:
         """`rag.index_status`: what is stored, and whether it can be searched."""
         with (
@@ -165,11 +183,7 @@ class Database:
                     application_name="pyrag",
                 )
             except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
-                raise DatabaseUnavailable(
-                    f"The database {mask_password(self.url)} cannot be reached: {_first_line(error)}",
-                    hint="Start it with: docker compose up -d postgres\n"
-                    "or remove DATABASE_URL to use the embedded server.",
-                ) from None
+                raise _unreachable(self.url, error) from None
             with connection:
                 if check:
                     check_installed(connection)
@@ -340,6 +354,11 @@ def translate_error(error: psycopg.Error) -> PyragError:
         return SchemaNotInitialized(
             f"The database schema does not fit this version of pyrag: {message}", hint="Run: rag db init"
         )
+    if state == "42501":
+        return InternalError(
+            f"The database refuses: {message}",
+            hint="Ask its administrator for rights on schema rag, its tables and functions.",
+        )
     if not state or state.startswith(_UNAVAILABLE):
         return DatabaseUnavailable(
             f"The database went away: {message}", hint="Check the server, then run the command again."
@@ -347,6 +366,17 @@ def translate_error(error: psycopg.Error) -> PyragError:
     if state.startswith("22"):
         return InvalidRequest(f"The database refused a value: {message}", hint=hint)
     return InternalError(f"The database reports {state}: {message}", hint=hint)
+
+
+def _unreachable(url: str, error: psycopg.Error) -> DatabaseUnavailable:
+    why = _first_line(error)
+    if "does not exist" in why or "authentication failed" in why:
+        hint = "Correct user, password or name in DATABASE_URL, or remove it to use the embedded server."
+    else:
+        hint = (
+            "Start it with: docker compose up -d postgres\nor remove DATABASE_URL to use the embedded server."
+        )
+    return DatabaseUnavailable(f"The database {mask_password(url)} cannot be reached: {why}", hint=hint)
 
 
 def _vector_text(vector: Vector) -> str:

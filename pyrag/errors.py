@@ -1,7 +1,8 @@
 """Every error a user can meet: one class, one code, one HTTP status, one SQLSTATE where SQL raises it.
 
-The codes are those of the HTTP contract; `invalid_configuration` and `vault_busy` appear on the command
-line only. `db.translate_error` turns a psycopg error into one of these; the CLI prints message and hint.
+The codes are those of the HTTP contract; `invalid_configuration`, `vault_busy` and `embedding_gone` appear
+on the command line only. `db.translate_error` turns a psycopg error into one of these; the CLI prints
+message and hint.
 """
 
 from __future__ import annotations
@@ -84,6 +85,14 @@ class VaultBusy(PyragError):
     http_status = 503
     sqlstate = "RG006"
     exit_code = 5
+
+
+class EmbeddingGone(PyragError):
+    """A stored vector that was to be kept has been deleted meanwhile: embed the text again."""
+
+    code = "embedding_gone"
+    http_status = 503
+    sqlstate = "RG007"
 
 
 class DatabaseUnavailable(PyragError):

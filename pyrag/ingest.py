@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pyrag.db import Database, DocumentWrite, Index, IngestSession
 from pyrag.embeddings import Embedder
-from pyrag.errors import DatabaseUnavailable, InternalError, InvalidRequest, PyragError
+from pyrag.errors import DatabaseUnavailable, EmbeddingGone, InternalError, InvalidRequest, PyragError
 from pyrag.models import EmbeddingInput, ManifestEntry, PlanItem, Vector
 from pyrag.reading import Reading, read_document, reader
 from pyrag.vault import NoteError, resolve_vault, scan_vault
@@ -71,6 +71,21 @@ class _Prepared:
     inputs: list[EmbeddingInput]
     hashes: list[str]
 
+    def write(self, vectors: dict[str, Vector]) -> DocumentWrite:
+        """What is to be stored, with those of the vectors that are of this document."""
+        return DocumentWrite(
+            self.item.relative_path,
+            self.entry.file_path,
+            self.reading.content_hash,
+            self.reading.mtime_ns,
+            self.reading.size_bytes,
+            dict(self.reading.frontmatter),
+            self.reading.warnings,
+            self.reading.chunks,
+            self.hashes,
+            {key: vectors[key] for key in dict.fromkeys(self.hashes) if key in vectors},
+        )
+
 
 def ingest_vault(
     vault: str | Path,
@@ -78,6 +93,7 @@ def ingest_vault(
     embedder: Embedder,
     *,
     allow_mass_delete: bool = False,
+    encoding: str | None = None,
     progress: Progress | None = None,
 ) -> IngestReport:
     """Brings the index in step with a vault and returns what was done; no file of the vault is written.
@@ -91,12 +107,15 @@ def ingest_vault(
     with database.ingest_session() as session:
         run_id = session.begin_run(str(root), index)
         try:
-            return _Run(session, run_id, index, embedder, progress or Silent()).execute(
-                root, allow_mass_delete
-            )
+            run = _Run(session, run_id, index, embedder, encoding, progress or Silent())
+            return run.execute(root, allow_mass_delete)
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
-            _close_quietly(session, run_id, "interrupted" if interrupted else str(error))
+            try:
+                session.fail_run(run_id, "interrupted" if interrupted else str(error))
+            except PyragError:  # this connection is gone; if another can be had, it sees a dead run
+                with suppress(PyragError):
+                    database.close_dead_runs()
             raise
 
 
@@ -114,25 +133,27 @@ def _batches(documents: Iterator[_Prepared]) -> Iterator[list[_Prepared]]:
         yield batch
 
 
-def _close_quietly(session: IngestSession, run_id: int, reason: str) -> None:
-    with suppress(PyragError):  # if the connection is gone, the next run closes this one as interrupted
-        session.fail_run(run_id, reason)
-
-
 class _Run:
     def __init__(
-        self, session: IngestSession, run_id: int, index: Index, embedder: Embedder, progress: Progress
+        self,
+        session: IngestSession,
+        run_id: int,
+        index: Index,
+        embedder: Embedder,
+        encoding: str | None,
+        progress: Progress,
     ) -> None:
         self._session = session
         self._run_id = run_id
         self._index = index
         self._embedder = embedder
+        self._encoding = encoding
         self._progress = progress
         self._warnings: list[tuple[str, str]] = []
-        self._writes: deque[tuple[str, int, Future[None]]] = deque()
+        self._writes: deque[tuple[_Prepared, Future[None]]] = deque()
 
     def execute(self, root: Path, allow_mass_delete: bool) -> IngestReport:
-        entries = scan_vault(root, progress=self._progress.scanned)
+        entries = scan_vault(root, progress=self._progress.scanned, warn=self._warn)
         plan = self._session.record_plan(self._run_id, entries, allow_mass_delete)
         if not entries and not plan:
             raise InvalidRequest(
@@ -153,9 +174,14 @@ class _Run:
                 for item in todo:
                     if item.action == "embed":
                         self._embed_stored(item)
-            except BaseException:
+            except BaseException as error:
                 readers.shutdown(wait=False, cancel_futures=True)
                 writer.shutdown(wait=True, cancel_futures=True)
+                if isinstance(error, BrokenExecutor):
+                    raise InternalError(
+                        "a process that reads notes was ended from outside",
+                        hint="Is there enough memory? What is stored stays; run rag ingest again.",
+                    ) from None
                 raise
         self._session.delete_documents(self._run_id)
         run = self._session.finish_run(self._run_id)
@@ -170,7 +196,7 @@ class _Run:
         """The files as documents, in order, read ahead; bad ones are recorded, not given."""
         pending: deque[tuple[PlanItem, ManifestEntry, Future[Reading]]] = deque()
         for number, (item, entry) in enumerate(files, start=1):
-            pending.append((item, entry, readers.submit(read_document, entry.file_path)))
+            pending.append((item, entry, readers.submit(read_document, entry.file_path, self._encoding)))
             while pending and (len(pending) > _READ_AHEAD or number == len(files)):
                 prepared = self._prepared(*pending.popleft())
                 if prepared is not None:
@@ -183,18 +209,16 @@ class _Run:
             self._session.retract_item(self._run_id, item.relative_path)
             self._progress.stored(1, 0)
             return None
-        except BrokenExecutor as error:
-            raise InternalError(
-                f"a process that reads notes was ended from outside: {error}",
-                hint="Is there enough memory? What is stored stays; run rag ingest again.",
-            ) from None
+        except BrokenExecutor:
+            raise
         except (NoteError, OSError) as error:
             self._fail(item.relative_path, str(error))
             return None
         except Exception as error:  # a fault of ours; still one bad file costs one file
             self._fail(item.relative_path, f"unexpected {type(error).__name__}: {error}")
             return None
-        self._warnings += [(item.relative_path, warning) for warning in reading.warnings]
+        for warning in reading.warnings:
+            self._warn(item.relative_path, warning)
         inputs = [
             EmbeddingInput(chunk.content, chunk.heading_path, item.relative_path, chunk.tags, chunk.wikilinks)
             for chunk in reading.chunks
@@ -208,28 +232,25 @@ class _Run:
             for document in batch
             for key, each in zip(document.hashes, document.inputs, strict=True)
         }
-        vectors = self._embed(inputs)
+        try:
+            vectors = self._embed(inputs)
+        except DatabaseUnavailable:
+            raise
+        except PyragError as error:
+            if len(batch) == 1:
+                self._fail(batch[0].item.relative_path, error.message)
+            else:  # find the document that cannot be embedded
+                for document in batch:
+                    self._store([document], writer)
+            return
         for document in batch:
-            reading = document.reading
-            write = DocumentWrite(
-                document.item.relative_path,
-                document.entry.file_path,
-                reading.content_hash,
-                reading.mtime_ns,
-                reading.size_bytes,
-                dict(reading.frontmatter),
-                reading.warnings,
-                reading.chunks,
-                document.hashes,
-                {key: vectors[key] for key in dict.fromkeys(document.hashes) if key in vectors},
-            )
-            future = writer.submit(self._session.replace_document, self._run_id, write)
-            self._writes.append((write.relative_path, len(write.chunks), future))
+            future = writer.submit(self._session.replace_document, self._run_id, document.write(vectors))
+            self._writes.append((document, future))
             self._settle(_WRITES_IN_FLIGHT)
 
-    def _embed(self, inputs: dict[str, EmbeddingInput]) -> dict[str, Vector]:
-        """Vectors by input hash, for those that the database does not have yet."""
-        known = self._session.known_input_hashes(list(inputs), self._index) if inputs else set()
+    def _embed(self, inputs: dict[str, EmbeddingInput], afresh: bool = False) -> dict[str, Vector]:
+        """Vectors by input hash, for those that the database does not have yet, or `afresh` for all."""
+        known = self._session.known_input_hashes(list(inputs), self._index) if inputs and not afresh else ()
         new = [key for key in inputs if key not in known]
         vectors = self._embedder.embed_documents([inputs[key] for key in new])
         return dict(zip(new, vectors, strict=True))
@@ -239,24 +260,42 @@ class _Run:
         stored = self._session.list_chunk_inputs(self._run_id, item.relative_path)
         inputs = [chunk.embedding_input() for chunk in stored]
         hashes = [self._embedder.input_hash(each) for each in inputs]
-        vectors = self._embed(dict(zip(hashes, inputs, strict=True)))
-        self._session.add_embeddings(
-            self._run_id, item.relative_path, [chunk.chunk_id for chunk in stored], hashes, vectors
-        )
-        self._progress.stored(1, len(stored))
+        ids = [chunk.chunk_id for chunk in stored]
+        by_hash = dict(zip(hashes, inputs, strict=True))
+        try:
+            try:
+                vectors = self._embed(by_hash)
+                self._session.add_embeddings(self._run_id, item.relative_path, ids, hashes, vectors)
+            except EmbeddingGone:
+                vectors = self._embed(by_hash, afresh=True)
+                self._session.add_embeddings(self._run_id, item.relative_path, ids, hashes, vectors)
+        except DatabaseUnavailable:
+            raise
+        except PyragError as error:
+            self._fail(item.relative_path, error.message)
+        else:
+            self._progress.stored(1, len(stored))
 
     def _settle(self, allowed: int) -> None:
         """Waits until at most `allowed` writes are under way, and records those that failed."""
         while len(self._writes) > allowed:
-            relative_path, chunks, future = self._writes.popleft()
+            document, future = self._writes.popleft()
             try:
-                future.result()
+                try:
+                    future.result()
+                except EmbeddingGone:  # another document or run has deleted it since it was asked for
+                    inputs = dict(zip(document.hashes, document.inputs, strict=True))
+                    write = document.write(self._embed(inputs, afresh=True))
+                    self._session.replace_document(self._run_id, write)
             except DatabaseUnavailable:
                 raise
             except PyragError as error:
-                self._fail(relative_path, error.message)
+                self._fail(document.item.relative_path, error.message)
             else:
-                self._progress.stored(1, chunks)
+                self._progress.stored(1, len(document.inputs))
+
+    def _warn(self, relative_path: str, warning: str) -> None:
+        self._warnings.append((relative_path, warning))
 
     def _fail(self, relative_path: str, reason: str) -> None:
         self._session.fail_item(self._run_id, relative_path, reason)

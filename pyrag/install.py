@@ -37,7 +37,7 @@ class SqlFiles:
     def sha256(self) -> str:
         """One hash over names and contents of all files."""
         digest = hashlib.sha256()
-        for path in (self.schema, *self.migrations.values(), *self.functions):
+        for path in (self.schema, self.drop_functions, *self.migrations.values(), *self.functions):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
         return digest.hexdigest()
 

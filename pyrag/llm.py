@@ -136,7 +136,7 @@ def _lone(feature: str) -> bool:
 
 def _quotes(context: Context) -> Iterator[_Quote]:
     for block in context.blocks:
-        content = block.text.split("\ncontent:\n", 1)[1].removesuffix("[truncated]").rstrip()
+        content = block.content.removesuffix("[truncated]").rstrip()
         headings = frozenset(lexical_features(" ".join(block.hit.heading_path)))
         seen: set[str] = set()
         for group, text in _sentences(content):

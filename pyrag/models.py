@@ -157,11 +157,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ContextBlock:
-    """A numbered piece of the context and the hit it came from."""
+    """A numbered piece of the context: the hit, the whole block, and its content alone (it may be cut)."""
 
     number: int
     hit: Hit
     text: str
+    content: str
 
 
 @dataclass(frozen=True, slots=True)

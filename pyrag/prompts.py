@@ -19,6 +19,13 @@ def no_answer_text(question: str, fallback_disabled: bool) -> str:
     return (text + more if fallback_disabled else text).strip()
 
 
+def no_room_text(question: str, budget: int) -> str:
+    """The refusal when the budget for sources holds not one."""
+    if is_cjk(question):
+        return f"RAG_CONTEXT_TOKEN_BUDGET={budget} 容不下任何一段资料，因此不回答这个问题。"
+    return f"RAG_CONTEXT_TOKEN_BUDGET={budget} holds not even one source, so this question is not answered."
+
+
 def fallback_text(question: str, answer: str) -> str:
     """An answer from general knowledge, marked as such."""
     note = (

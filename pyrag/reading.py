@@ -34,11 +34,11 @@ class Reading:
     chunks: Sequence[Chunk]
 
 
-def read_document(file_path: str) -> Reading:
-    """The file parsed and cut. Raises `NoteError` for one that is no text, `OSError`."""
+def read_document(file_path: str, encoding: str | None) -> Reading:
+    """The file parsed and cut; `encoding` says what it is if not UTF-8. Raises `NoteError`, `OSError`."""
     data, stat = read_note(Path(file_path))
     try:
-        note = parse_note(decode(data))
+        note = parse_note(decode(data, encoding))
         chunks = chunk_note(note)
     except BaseException as error:
         if type(error).__name__ == "PanicException":  # of the tokenizer; no subclass of Exception

@@ -8,10 +8,10 @@ from pyrag.config import Settings
 from pyrag.context import pack_context
 from pyrag.db import Database, Index, IndexStatus
 from pyrag.embeddings import Embedder, build_embedder
-from pyrag.errors import InvalidConfiguration, InvalidRequest
+from pyrag.errors import InvalidRequest
 from pyrag.llm import build_llm
-from pyrag.models import Hit
-from pyrag.prompts import fallback_text, no_answer_text
+from pyrag.models import Context, Hit
+from pyrag.prompts import fallback_text, no_answer_text, no_room_text
 from pyrag.schemas import AskResponse, Citation, SearchResponse, SearchResult
 
 
@@ -62,26 +62,23 @@ class Service:
             fallback,
             self.settings.fallback_enabled,
         )
+        mode = decision.mode
         citations: list[Citation] = []
-        if decision.mode == "rag":
-            context = pack_context(hits, self.settings.context_token_budget)
-            if hits and not context.blocks:
-                raise InvalidConfiguration(
-                    f"RAG_CONTEXT_TOKEN_BUDGET={self.settings.context_token_budget} holds no source at all",
-                    hint="Set it to 1000 or more; 6000 is the default.",
-                )
+        context = pack_context(hits, self.settings.context_token_budget) if mode == "rag" else Context()
+        if context.blocks:
             answer = llm.answer(question, context)
             citations = [
                 Citation(source=block.hit.source, heading=block.hit.heading, score=block.hit.score)
                 for block in context.blocks
             ]
-        elif decision.mode == "fallback":
+        elif mode == "rag":  # not even the frame of one source fits into the budget
+            mode = "no_answer"
+            answer = no_room_text(question, self.settings.context_token_budget)
+        elif mode == "fallback":
             answer = fallback_text(question, llm.answer_generally(question))
         else:
             answer = no_answer_text(question, fallback and not self.settings.fallback_enabled)
-        return AskResponse(
-            mode=decision.mode, confidence=_confidence(hits), answer=answer, citations=citations
-        )
+        return AskResponse(mode=mode, confidence=_confidence(hits), answer=answer, citations=citations)
 
     def status(self) -> IndexStatus:
         """What is indexed for the current configuration."""

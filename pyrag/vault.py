@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import errno
 import hashlib
-import logging
 import os
 import stat
 import unicodedata
@@ -13,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyrag.errors import InvalidConfiguration, InvalidRequest
+from pyrag.errors import InvalidRequest
 from pyrag.models import ManifestEntry
 
-_log = logging.getLogger(__name__)
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe named x.md must not be waited for
 _READ_SIZE = 1 << 20
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
@@ -60,16 +58,22 @@ def _bad_vault(path: str | Path, why: str) -> InvalidRequest:
     )
 
 
-def scan_vault(root: Path, *, progress: Callable[[int], None] | None = None) -> list[ManifestEntry]:
+def scan_vault(
+    root: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
+    warn: Callable[[str, str], None] = lambda path, warning: None,
+) -> list[ManifestEntry]:
     """Every `.md` file below `root` (the value of `resolve_vault`), hashed, sorted by `relative_path`.
 
     The suffix counts in any case. Not looked at: dot files and dot folders, symlinks of any kind, and special
     files (Obsidian help, "Symbolic links and junctions": file links are unsupported, folder links must not
     lead back into a vault). A file that vanishes while the scan runs is left out. What cannot be read or
-    listed is an entry with `error`. `progress` is called with the number of files read so far. Raises
-    `InvalidRequest` when `root` itself cannot be listed: an empty answer would read as "all notes are gone".
+    listed is an entry with `error`. `progress` is called with the number of files read so far, `warn` with
+    path and reason of a symlink that leads nowhere. Raises `InvalidRequest` when `root` itself cannot be
+    listed: an empty answer would read as "all notes are gone".
     """
-    found, entries = _walk(root)
+    found, entries = _walk(root, warn)
     for number, file in enumerate(found, start=1):
         entry = _hash(file)
         if entry is not None:
@@ -89,7 +93,7 @@ class _File:
     error: str | None = None
 
 
-def _walk(root: Path) -> tuple[list[_File], list[ManifestEntry]]:
+def _walk(root: Path, warn: Callable[[str, str], None]) -> tuple[list[_File], list[ManifestEntry]]:
     """The files to read, by raw name, and entries for the folders that could not be listed."""
     names: list[str] = []
     broken: list[ManifestEntry] = []
@@ -99,7 +103,7 @@ def _walk(root: Path) -> tuple[list[_File], list[ManifestEntry]]:
         try:
             with os.scandir(root / folder) as listing:
                 for item in listing:
-                    kind = _kind(item, folder)
+                    kind = _kind(item, folder, warn)
                     if kind == "folder":
                         folders.append(f"{folder}{item.name}/")
                     elif kind == "note":
@@ -113,14 +117,14 @@ def _walk(root: Path) -> tuple[list[_File], list[ManifestEntry]]:
     return _name(root, names), broken
 
 
-def _kind(item: os.DirEntry[str], folder: str) -> str | None:
+def _kind(item: os.DirEntry[str], folder: str, warn: Callable[[str, str], None]) -> str | None:
     name = item.name
     if name.startswith("."):
         return None
     is_note = name.lower().endswith(".md")
     if item.is_symlink():
         if is_note and not os.path.exists(item.path):
-            _log.warning("dangling symlink skipped", extra={"path": _shown(folder + name)})
+            warn(_shown(folder + name), "this symlink leads nowhere; left out")
         return None
     if item.is_dir(follow_symlinks=False):
         return "folder"
@@ -201,10 +205,8 @@ def decode(data: bytes, encoding: str | None = None) -> str:
     """The text of a note, without byte-order mark: UTF-8, or UTF-16 when the mark says so, else `encoding`.
 
     `encoding` names what the files are that are not UTF-8, such as `gb18030`; it is never guessed. Raises
-    `NoteError` when the bytes are something else, `InvalidConfiguration` when Python knows no such encoding.
+    `NoteError` when the bytes are something else.
     """
-    if encoding is not None:
-        _check_encoding(encoding)
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         raise NoteError("is UTF-32; save the file as UTF-8")
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -217,23 +219,12 @@ def decode(data: bytes, encoding: str | None = None) -> str:
         return data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         if encoding is None:
-            advice = "save the file as UTF-8, or name its encoding (for example gb18030)"
+            advice = "save it as UTF-8, or name its encoding, e.g. --encoding gb18030"
             raise NoteError(f"not UTF-8 ({_where(error)}); {advice}") from None
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise NoteError(f"neither UTF-8 nor {encoding} ({_where(error)}); save the file as UTF-8") from None
-
-
-def _check_encoding(encoding: str) -> None:
-    try:
-        b"".decode(encoding)
-        "".encode(encoding)
-    except (LookupError, ValueError):
-        raise InvalidConfiguration(
-            f"encoding {encoding!r} is not known",
-            hint="Use a text encoding that Python knows, such as gb18030 or cp1252.",
-        ) from None
 
 
 def _where(error: UnicodeDecodeError) -> str:

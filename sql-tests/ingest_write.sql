@@ -379,7 +379,7 @@ select is(pg_temp.held('/twice'), '', 'a file may lose all its text');
 do $$ begin perform pg_temp.start('/reuse', 'fake', 'a.md=1'); end $$;
 select throws_ok(
     $$ select pg_temp.store('1', array[pg_temp.chunk(0, 'one'), pg_temp.chunk(1, 'B2')]) $$,
-    'RG001', '1 of 2 chunks of a.md have neither a new nor a stored embedding',
+    'RG007', '1 of 2 chunks of a.md have neither a new nor a stored embedding',
     'a vector of a text that is gone is not known any more'
 );
 do $$ begin
@@ -394,7 +394,7 @@ select is(
 );
 do $$ begin perform pg_temp.start('/provider', 'other', 'a.md=1'); end $$;
 select throws_ok(
-    $$ select pg_temp.store('1', array[pg_temp.chunk(0, 'one')]) $$, 'RG001',
+    $$ select pg_temp.store('1', array[pg_temp.chunk(0, 'one')]) $$, 'RG007',
     '1 of 1 chunks of a.md have neither a new nor a stored embedding',
     'a vector of another provider does not stand in'
 );
@@ -425,17 +425,17 @@ select throws_ok(
 from (values
     (
         'pg_temp.chunk(0, ''R''), pg_temp.chunk(1, ''S1'', 1), pg_temp.chunk(2, ''S2'')',
-        'pg_temp.vec(1)', 'RG001',
+        'pg_temp.vec(1)', 'RG007',
         '1 of 3 chunks of a.md have neither a new nor a stored embedding',
         'a chunk without vector is refused'
     ),
     (
-        'pg_temp.chunk(0, ''S'', 2)', 'pg_temp.vec(1)', 'RG001',
+        'pg_temp.chunk(0, ''S'', 2)', 'pg_temp.vec(1)', 'RG007',
         '1 of 1 chunks of a.md have neither a new nor a stored embedding',
         'a place behind the last vector is refused'
     ),
     (
-        'pg_temp.chunk(0, ''S'', 1)', 'null', 'RG001',
+        'pg_temp.chunk(0, ''S'', 1)', 'null', 'RG007',
         '1 of 1 chunks of a.md have neither a new nor a stored embedding',
         'a null vector for a text that is not known is refused'
     ),
@@ -555,7 +555,7 @@ select throws_ok(
 )
 from (values
     (
-        'pg_temp.vec(1), pg_temp.vec(1), null', 'RG001',
+        'pg_temp.vec(1), pg_temp.vec(1), null', 'RG007',
         'some chunks of a.md have neither a new nor a stored embedding',
         'adding embeddings for some of the chunks only is refused'
     ),

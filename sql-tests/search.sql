@@ -1,7 +1,7 @@
 -- Tests of db/functions/search.sql: nearest vectors, the search, the decision to answer.
 
 begin;
-select plan(67);
+select plan(71);
 
 -- a vector whose first coordinates are given and whose others are 0
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
@@ -332,6 +332,19 @@ from (values
 ) as u (c, t, f, e, pattern, name);
 select is(
     (select d.mode from rag.decide_mode(0.1, 0.2) as d), 'no_answer', 'fallback is off by default'
+);
+
+select is(rag.similarity_score('NaN'), 0::double precision, 'the NaN of a zero vector is no similarity');
+select is(rag.similarity_score(null), null, 'no distance has no score');
+select results_eq(
+    $$select d.mode, d.reason from rag.decide_mode('NaN', 0.2) as d$$,
+    $$values ('no_answer', 'nothing was found')$$,
+    'NaN is no confidence'
+);
+select results_eq(
+    $$select d.mode from rag.decide_mode(null, 0.0) as d$$,
+    $$values ('no_answer')$$,
+    'nothing found is refused whatever the threshold'
 );
 
 select * from finish();

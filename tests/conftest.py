@@ -91,7 +91,8 @@ class Server:
 def server() -> Iterator[Server]:
     """The server of TEST_DATABASE_URL, or an embedded one of its own in a temporary folder."""
     env_file = REPOSITORY / ".env"
-    configured = {**(read_env_file(env_file) if env_file.exists() else {}), **os.environ}
+    shell = {key: value for key, value in os.environ.items() if value}
+    configured = {**(read_env_file(env_file) if env_file.exists() else {}), **shell}
     test_url = configured.get("TEST_DATABASE_URL")
     if test_url:
         check_test_url(test_url, configured.get("DATABASE_URL"))

@@ -36,6 +36,9 @@ COMMANDS = [
     ("search",),
     ("ask",),
     ("eval",),
+    ("db",),
+    ("embeddings",),
+    (),
 ]
 
 
@@ -66,11 +69,6 @@ def assert_error(done: CompletedProcess[str], exit_code: int, code: str, *words:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_help_shows_an_example(rag: Rag, command: tuple[str, ...]) -> None:
-    if command == ("db", "psql"):
-        pytest.importorskip("pyrag")  # its --help goes to psql, see the test below
-        done = rag("db", "--help")
-        assert "psql" in done.stdout
-        return
     done = rag(*command, "--help")
     assert done.returncode == 0
     assert "Example:" in done.stdout
@@ -79,7 +77,7 @@ def test_every_help_shows_an_example(rag: Rag, command: tuple[str, ...]) -> None
 
 def test_help_lists_the_commands(rag: Rag) -> None:
     done = rag("--help")
-    for command in {command[0] for command in COMMANDS}:
+    for command in {command[0] for command in COMMANDS if command}:
         assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
 
 
@@ -373,3 +371,44 @@ def test_the_embedded_server_serves_the_whole_path(rag: Rag) -> None:
 def test_managing_the_embedded_server_is_refused_when_another_is_set(rag: Rag) -> None:
     for command in ("start", "stop"):
         assert_error(rag("db", command), 2, "invalid_configuration", "DATABASE_URL is set")
+
+
+def test_status_says_whether_the_database_answers(rag: Rag, url: str) -> None:
+    assert json.loads(rag("db", "status", "--json").stdout) == {
+        "embedded": False,
+        "running": True,
+        "url": url,
+    }
+    down = rag("db", "status", DATABASE_URL="postgresql://u:secret@127.0.0.1:1/x")
+    assert re.search(r"running: +False", down.stdout)
+    assert "secret" not in down.stdout
+
+
+def test_psql_of_a_server_that_is_down_offers_both_ways_out(rag: Rag) -> None:
+    done = rag("db", "psql", "-c", "select 1", DATABASE_URL="postgresql://u:secret@127.0.0.1:1/x")
+    assert_error(done, 1, "database_unavailable", "docker compose up -d postgres", "remove DATABASE_URL")
+
+
+def test_a_wrong_name_in_database_url_is_not_a_server_that_is_down(rag: Rag, url: str) -> None:
+    done = rag("search", "x", DATABASE_URL=re.sub(r"/pyrag_\w+_test", "/no_such_test", url))
+    assert_error(done, 1, "database_unavailable", "does not exist", "Correct user, password or name")
+
+
+def test_control_characters_of_notes_and_names_do_not_reach_the_terminal(rag: Rag, vault: Path) -> None:
+    (vault / "esc\x1b[2J\nname.md").write_text("# Bell\x07\n\nThe bell \x1b]0;pwned\x07 rings.\n", "utf-8")
+    assert rag("ingest", str(vault)).returncode == 0
+    for command in ("search", "ask"):
+        out = rag(command, "bell rings").stdout
+        assert "\x1b" not in out
+        assert "\x07" not in out
+        assert "esc\\x1b[2J\\nname.md" in out
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path: Path, url: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); from pyrag.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "config"], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert_error(done, 2, "invalid_configuration", "does not exist any more")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from platformdirs import user_data_path
 
 from pyrag.config import (
     OTHER_VARIABLES,
@@ -30,6 +31,7 @@ ALLOWED = {
     "DATABASE_URL": ("postgresql://a@one/x", "postgresql://a@two/x"),
     "PYRAG_HOME": ("/srv/home-1", "/srv/home-2"),
     "VAULT_PATH": ("/srv/vault-1", "/srv/vault-2"),
+    "RAG_VAULT_ENCODING": ("gb18030", "cp1252"),
     "EMBEDDING_PROVIDER": ("local-qwen3", "local-e5"),
     "EMBEDDING_MODEL": ("fake-lexical-v1", "fake-lexical-v1"),
     "EMBEDDING_DIM": ("1024", "1024"),
@@ -41,12 +43,12 @@ ALLOWED = {
     "LLM_BASE_URL": ("http://localhost:8080/v1", "http://[::1]:8080/v1"),
     "LLM_MODEL": ("model-1", "model-2"),
     "LLM_API_KEY": ("key-1", "key-2"),
-    "LLM_TIMEOUT_SECONDS": ("12.5", "60"),
+    "LLM_TIMEOUT_SECONDS": ("0.5", "3600"),
     "RAG_TOP_K": ("1", "20"),
     "RAG_MIN_SIMILARITY": ("0", "1"),
     "RAG_MIN_CONFIDENCE": ("0.25", "0.75"),
     "RAG_RETRIEVAL": ("vector", "vector"),
-    "RAG_CONTEXT_TOKEN_BUDGET": ("1", "1000000"),
+    "RAG_CONTEXT_TOKEN_BUDGET": ("100", "1000000"),
     "RAG_FALLBACK_ENABLED": ("true", "false"),
 }
 
@@ -73,8 +75,9 @@ WRONG = {
     "RAG_MIN_SIMILARITY": ("expected", ["-0.01", "1.01", "nan", "inf", "20%"]),
     "RAG_MIN_CONFIDENCE": ("expected", ["-0.01", "1.01", "nan", "inf", "half"]),
     "RAG_RETRIEVAL": ("'vector'", ["Vector", "fast"]),
-    "RAG_CONTEXT_TOKEN_BUDGET": ("expected", ["0", "-1", "1.5", "6k", "1000001"]),
-    "RAG_FALLBACK_ENABLED": ("expected a valid boolean", ["maybe", "2", "ja"]),
+    "RAG_CONTEXT_TOKEN_BUDGET": ("expected", ["0", "99", "-1", "1.5", "6k", "1000001"]),
+    "RAG_FALLBACK_ENABLED": ("expected true or false", ["maybe", "2", "ja"]),
+    "RAG_VAULT_ENCODING": ("expected a text encoding", ["no-such", "hex", "rot13"]),
     "VAULT_PATH": ("no such home folder", ["~nobody-of-this-name/notes"]),
     "PYRAG_HOME": ("no such home folder", ["~nobody-of-this-name/data"]),
     "EMBEDDING_CACHE_DIR": ("no such home folder", ["~nobody-of-this-name/cache"]),
@@ -168,18 +171,18 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert (settings.llm_provider, settings.llm_model) == ("fake", "fake-local")
     assert (settings.llm_base_url, settings.llm_api_key, settings.llm_timeout_seconds) == (None, None, 30)
     assert (settings.top_k, settings.context_token_budget) == (5, 6000)
-    assert (settings.min_similarity, settings.threshold) == (None, 0.20)
+    assert (settings.min_similarity, settings.threshold, settings.min_confidence) == (None, 0.20, 0.5)
     assert (settings.retrieval, settings.fallback_enabled) == ("vector", False)
 
 
 def test_without_arguments_the_real_environment_and_folder_are_read(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(repository, "RAG_TOP_K=3\nRAG_CONTEXT_TOKEN_BUDGET=77\n")
+    write(repository, "RAG_TOP_K=3\nRAG_CONTEXT_TOKEN_BUDGET=777\n")
     monkeypatch.chdir(repository)
     monkeypatch.setenv("RAG_TOP_K", "7")
     settings = load_configuration().settings
-    assert (settings.top_k, settings.context_token_budget) == (7, 77)
+    assert (settings.top_k, settings.context_token_budget) == (7, 777)
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -218,7 +221,7 @@ def test_a_folder_of_that_name_is_no_env_sample(repository: Path) -> None:
 
 
 def test_the_innermost_of_nested_repositories_counts(repository: Path) -> None:
-    write(repository, "RAG_TOP_K=3\nRAG_CONTEXT_TOKEN_BUDGET=77\n")
+    write(repository, "RAG_TOP_K=3\nRAG_CONTEXT_TOKEN_BUDGET=777\n")
     inner = make_repository(repository / "inner")
     write(inner, "RAG_TOP_K=9\n")
     settings = load(inner).settings
@@ -237,7 +240,7 @@ def test_an_env_file_outside_a_repository_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_given_env_file_is_read_instead_of_the_repository_one(repository: Path, tmp_path: Path) -> None:
-    write(repository, "RAG_TOP_K=3\nRAG_CONTEXT_TOKEN_BUDGET=77\n")
+    write(repository, "RAG_TOP_K=3\nRAG_CONTEXT_TOKEN_BUDGET=777\n")
     other = tmp_path / "other.env"
     other.write_text("RAG_TOP_K=4\n")
     settings = load(repository, env_file=other).settings
@@ -293,6 +296,12 @@ def test_data_and_models_are_kept_in_the_repository_by_default(repository: Path)
     assert settings.embedding_cache_dir == repository / ".cache" / "embeddings"
 
 
+def test_outside_a_repository_data_is_kept_in_the_users_data_folder(tmp_path: Path) -> None:
+    settings = load(tmp_path).settings
+    assert settings.pyrag_home == user_data_path("pyrag")
+    assert settings.embedding_cache_dir == tmp_path / ".cache" / "embeddings"
+
+
 # Values --------------------------------------------------------------------------------------------
 
 
@@ -307,7 +316,7 @@ def test_a_wrong_value_names_the_variable_the_value_and_what_is_allowed(variable
     message = str(caught.value)
     assert message.startswith(f"{variable}={value} is not allowed")
     assert WRONG[variable][0] in message.partition("is not allowed")[2]
-    assert variable in caught.value.hint
+    assert "it comes from: environment" in caught.value.hint or variable in caught.value.hint
 
 
 def test_a_wrong_value_in_an_env_file_is_an_error_too(repository: Path) -> None:

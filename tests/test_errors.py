@@ -38,7 +38,7 @@ CONTRACT = {
     "unsupported_media_type": 415,
     "internal_error": 500,
 }
-COMMAND_LINE_ONLY = {"invalid_configuration", "vault_busy"}
+COMMAND_LINE_ONLY = {"invalid_configuration", "vault_busy", "embedding_gone"}
 EXIT_CODES = {InvalidRequest: 2, InvalidConfiguration: 2, LlmConfigMissing: 2, VaultBusy: 5}
 
 by_class = pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_text_of_an_error_is_its_message() -> None:
 def test_the_command_line_prints_message_and_hint_and_exits_with_the_code_of_the_class(
     error_class: type[PyragError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(env_file: object) -> None:
+    def fail(*_: object) -> None:
         raise error_class("What went wrong.", hint="Do this\nor that.")
 
     monkeypatch.setattr(config, "load_configuration", fail)
@@ -134,7 +134,7 @@ def test_the_command_line_prints_message_and_hint_and_exits_with_the_code_of_the
 
 
 def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(env_file: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config, "load_configuration", interrupt)

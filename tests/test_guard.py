@@ -55,6 +55,7 @@ def test_without_a_database_url_a_test_database_is_accepted(database_url: str | 
         "postgresql://localhost/rag%5Ftest",
         "postgresql://rag_test@localhost",
         "postgresql:///rag_test?hostaddr=127.0.0.1",
+        "postgresql://db.test/rag_test?hostaddr=127.0.0.1",
         "postgresql:///rag_test?host=LOCALHOST",
         "postgresql://localhost./rag_test",
         "postgresql://127.0.0.2/rag_test",

@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 
 from pyrag.db import Database, Index
 from pyrag.embeddings import FakeLexicalEmbedder
-from pyrag.errors import DatabaseUnavailable, InvalidRequest, VaultBusy
+from pyrag.errors import DatabaseUnavailable, InternalError, InvalidRequest, VaultBusy
 from pyrag.ingest import IngestReport, ingest_vault
 from pyrag.models import EmbeddingInput, Vector
 
@@ -364,10 +364,11 @@ def test_a_lost_connection_stops_the_run_and_keeps_what_is_stored(
     killer = threading.Thread(target=kill)
     with pytest.raises(DatabaseUnavailable):
         ingest(url, vault, Slow())
+    closed = rows(connection, "select * from rag.ingest_runs")
+    assert [(row["status"], row["error_summary"]) for row in closed] == [("failed", "interrupted")]
     report = ingest(url, vault)
     assert report.run["status"] == "success"
     assert len(rows(connection, "select * from rag.documents")) == 203
-    assert rows(connection, "select * from rag.ingest_runs where status = 'running'") == []
 
 
 def test_a_file_that_vanishes_after_the_plan_is_no_failure(
@@ -405,3 +406,66 @@ def test_an_unnormalised_vector_is_refused_and_the_old_version_stays(
     assert counts(report) == {"skipped": 2, "failed": 1}
     assert "length" in report.failed[0][1]
     assert content(connection) == before
+
+
+def test_a_section_that_moves_to_another_file_is_stored_there(url: str, vault: Path) -> None:
+    section = "## Moving\n\n" + "This section moves to another note. " * 30
+    (vault / "a.md").write_text("# A\n\nText of a.\n\n" + section, encoding="utf-8")
+    ingest(url, vault, ContentOnly("content-only"))
+    (vault / "a.md").write_text("# A\n\nText of a.\n", encoding="utf-8")
+    (vault / "b.md").write_text(section, encoding="utf-8")
+    report = ingest(url, vault, ContentOnly("content-only"))
+    assert (report.failed, report.run["status"]) == ([], "success")
+    assert counts(report) == {"updated": 2, "skipped": 1}
+
+
+def test_a_vector_that_vanishes_before_the_write_is_made_again(
+    url: str, vault: Path, connection: Connection
+) -> None:
+    class Unlucky(ContentOnly):
+        """Another run deletes the stored vectors after they were asked for."""
+
+        def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+            connection.execute("delete from rag.documents where vault_path like '%other'")
+            return super().embed_documents(items)
+
+    other = vault.parent / "other"
+    other.mkdir()
+    (other / "x.md").write_bytes((vault / "a.md").read_bytes())
+    ingest(url, other, ContentOnly("content-only"))
+    report = ingest(url, vault, Unlucky("content-only"))
+    assert (counts(report), report.failed) == ({"added": 3}, [])
+
+
+def test_a_text_that_cannot_be_embedded_costs_one_file(url: str, vault: Path, connection: Connection) -> None:
+    class Picky(FakeLexicalEmbedder):
+        def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+            if any("note b" in item.content for item in items):
+                raise InternalError("the model does not like this text")
+            return super().embed_documents(items)
+
+    report = ingest(url, vault, Picky())
+    assert counts(report) == {"added": 2, "failed": 1}
+    assert report.failed == [("b.md", "the model does not like this text")]
+    ingest(url, vault, Counting("other"))
+    connection.execute("delete from rag.embeddings where embedding_model <> 'other'")
+    report = ingest(url, vault, Picky())
+    assert counts(report) == {"embedded": 2, "failed": 1}
+
+
+def test_a_symlink_that_leads_nowhere_is_a_warning(url: str, vault: Path) -> None:
+    (vault / "gone.md").symlink_to("/nonexistent")
+    report = ingest(url, vault)
+    assert report.warnings == [("gone.md", "this symlink leads nowhere; left out")]
+    assert counts(report) == {"added": 3}
+
+
+def test_a_named_encoding_is_used_for_files_that_are_not_utf8(
+    url: str, vault: Path, connection: Connection
+) -> None:
+    (vault / "gb.md").write_bytes("# 泵\n\n每周一加油。\n".encode("gb18030"))
+    assert [path for path, _ in ingest(url, vault).failed] == ["gb.md"]
+    report = ingest(url, vault, encoding="gb18030")
+    assert (report.failed, counts(report)) == ([], {"added": 1, "skipped": 3})
+    row = rows(connection, "select c.content from rag.chunks as c where c.relative_path = 'gb.md'")[0]
+    assert row["content"] == "# 泵\n\n每周一加油。"

@@ -135,6 +135,53 @@ def test_a_sentence_that_opens_a_list_or_code_brings_it_along() -> None:
     ]
 
 
+TWO_OF_EACH = {
+    "code": "Undo it:\n\n```\nundo 1\n```\n```\nredo 2\n```\n",
+    "tables": "Limits:\n\n| A |\n|---|\n| a1 |\n| a2 |\n\n| B |\n|---|\n| b1 |\n",
+    "lists": "Stop it:\n\n- pump\n- valve\n\nLater.\n\n- lamp\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "brought"),
+    [
+        ("code", "undo it", ["`undo 1`"]),
+        ("tables", "limits", ["A: a1", "A: a2"]),
+        ("lists", "stop it", ["pump", "valve"]),
+    ],
+)
+def test_only_the_first_list_table_or_code_below_is_brought_along(
+    kind: str, question: str, brought: list[str]
+) -> None:
+    opening = TWO_OF_EACH[kind].split("\n")[0]
+    quotes = [quote for quote, _ in quotes_of(answer(question, TWO_OF_EACH[kind]))]
+    assert quotes == [opening, *brought]
+
+
+def test_a_chinese_colon_opens_a_list_too() -> None:
+    assert quotes_of(answer("停泵", "停泵步骤：\n\n- 关阀\n- 断电\n")) == [
+        ("停泵步骤：", 1),
+        ("关阀", 1),
+        ("断电", 1),
+    ]
+
+
+def test_at_most_twelve_items_of_a_list_are_brought_along() -> None:
+    content = "Stop these:\n\n" + "".join(f"- pump {number}\n" for number in range(20))
+    assert len(quotes_of(answer("stop these", content))) == 1 + 12
+
+
+def test_a_line_with_a_bar_outside_a_table_is_plain_text() -> None:
+    table = "| A | B |\n|---|---|\n| a | b |\n"
+    assert quotes_of(answer("valve", f"{table}\nOpen valve | close valve\n")) == [
+        ("Open valve | close valve", 1)
+    ]
+    assert quotes_of(answer("valve", "Open valve | close pump\nre-open valve | later\n")) == [
+        ("Open valve | close pump", 1),
+        ("re-open valve | later", 1),
+    ]
+
+
 @pytest.mark.parametrize("fence", ["```", "~~~", "````"])
 def test_code_is_not_read_as_markdown(fence: str) -> None:
     content = f"{fence}\nrm -- **/*.log  # [[delete]] | all\n{fence}\n"
@@ -157,6 +204,8 @@ def test_code_is_not_read_as_markdown(fence: str) -> None:
         ("Restart with `SELECT count(*)` and `**kw`", "Restart with SELECT count(*) and **kw"),
         ("Restart if `[[ -f service ]]`", "Restart if [[ -f service ]]"),
         ("Restart my_service_name, 2 * 3 times", "Restart my_service_name, 2 * 3 times"),
+        ("Restart `the *service*", "Restart the service"),
+        ("**Restart** `the` **service**", "Restart the service"),
         ("__Restart__ *it* and ![[picture.png]]", "Restart it and picture.png"),
     ],
 )
@@ -197,6 +246,22 @@ def test_a_heading_that_fits_lifts_the_sentences_below_it() -> None:
     both = pack_context([other.blocks[0].hit, context.blocks[0].hit], PLENTY)
     assert quotes_of(FakeLlm().answer("restart: wait how long", both))[-1] == ("Wait five minutes.", 2)
     assert len(quotes_of(FakeLlm().answer("restart", both))) == 1
+
+
+def test_a_word_in_the_sentence_counts_more_than_one_in_the_heading() -> None:
+    below = packed("Wait five minutes.", heading_path=["Restart"]).blocks[0].hit
+    inside = packed("Restart it.", heading_path=["Backup"], source="b.md").blocks[0].hit
+    text = FakeLlm().answer("restart", pack_context([below, inside], PLENTY))
+    assert quotes_of(text) == [("Restart it.", 2)]
+
+
+def test_a_chinese_word_counts_more_than_its_single_characters() -> None:
+    content = "上升后等级不变。\n\n别的事。\n\n升级给值班经理。\n"
+    assert quotes_of(answer("升级", content)) == [("升级给值班经理。", 1)]
+
+
+def test_single_digits_and_letters_count_as_whole_words() -> None:
+    assert quotes_of(answer("7 alpha", "Level 7.\n\nThe alpha.\n")) == [("Level 7.", 1), ("The alpha.", 1)]
 
 
 def test_the_mark_of_a_cut_block_is_not_quoted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -60,27 +61,45 @@ def test_processes_and_threads_store_the_same(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: children are found in /proc")
-def test_no_process_outlives_a_killed_run(url: str, large_vault: Path) -> None:
+@pytest.mark.parametrize("victim", ["the run", "its reader"])
+def test_a_kill_leaves_no_process_and_no_traceback(url: str, large_vault: Path, victim: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "from pyrag.cli import main; main()", "ingest", str(large_vault)],
         env={**os.environ, "DATABASE_URL": url},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     with psycopg.connect(url, autocommit=True) as connection:
         deadline = time.monotonic() + 30
         while connection.execute("select count(*) from rag.documents").fetchone() == (0,):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    assert children
-    process.kill()
-    process.wait()
+    readers = [pid for pid in children(process.pid) if "spawn_main" in command_line(pid)]
+    assert readers
+    if victim == "the run":
+        process.kill()
+    else:
+        os.kill(readers[0], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+    assert "Traceback" not in stderr
+    if victim == "its reader":
+        assert process.returncode == 1
+        assert "a process that reads notes was ended from outside" in stderr
     deadline = time.monotonic() + 10
-    while any(alive(pid) for pid in children):
+    while any(alive(pid) for pid in readers):
         assert time.monotonic() < deadline, "a reading process is still there"
         time.sleep(0.05)
+    assert ingest(url, large_vault).run["documents_failed"] == 1, "the bad file alone"
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
 
 
 def alive(pid: int) -> bool:

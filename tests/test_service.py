@@ -151,6 +151,7 @@ def test_a_provider_that_is_not_built_says_so(url: str, settings: Settings) -> N
         Service(other, Database(url))
 
 
-def test_a_budget_that_holds_no_source_is_an_error(indexed: Service) -> None:
-    with pytest.raises(InvalidConfiguration, match="RAG_CONTEXT_TOKEN_BUDGET=5"):
-        with_settings(indexed, context_token_budget=5).ask("feed pump bearing")
+def test_a_budget_that_holds_no_source_is_said_and_nothing_is_made_up(indexed: Service) -> None:
+    response = with_settings(indexed, context_token_budget=5).ask("feed pump bearing")
+    assert (response.mode, response.citations) == ("no_answer", [])
+    assert "RAG_CONTEXT_TOKEN_BUDGET=5" in response.answer

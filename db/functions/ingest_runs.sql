@@ -72,7 +72,7 @@ declare
 begin
     perform rag.check_dim(p_dim);
     perform pg_advisory_xact_lock(hashtextextended('rag.vault:' || p_vault_path, 0));
-    perform rag.close_dead_runs(p_vault_path);
+    perform rag.close_dead_runs();
     select r.* into v_other
     from rag.ingest_runs as r
     where r.status = 'running' and r.vault_path = p_vault_path

@@ -292,7 +292,7 @@ begin
     if v_missing > 0 then
         raise exception '% of % chunks of % have neither a new nor a stored embedding',
             v_missing, v_chunks, p_relative_path
-            using errcode = 'RG001', hint = 'Pass a vector for each text that is not known yet.';
+            using errcode = 'RG007', hint = 'Pass a vector for each text that is not known yet.';
     end if;
 
     perform rag.close_item(
@@ -309,7 +309,8 @@ counters in one transaction; returns the document''s id. p_document: {"file_path
 "mtime_ns", "size_bytes", "frontmatter", "warnings"}. p_chunks: array of {"chunk_index",
 "content", "heading_path", "tags", "wikilinks", "metadata", "content_hash", "token_count",
 "input_hash", "embedding"}, where embedding is a position in p_embeddings (from 1), or null to
-keep the stored vector with that input_hash. Raises RG001 (a vector missing or not of length one),
+keep the stored vector with that input_hash. Raises RG001 (a vector not of length one), RG007 (one
+that was to be kept is gone),
 RG004 (dimension), RG005 (no such item).';
 
 create or replace function rag.list_chunk_inputs(p_run_id bigint, p_relative_path text)
@@ -395,7 +396,7 @@ begin
     if exists (select 1 from rag.list_chunk_inputs(p_run_id, p_relative_path)) then
         raise exception 'some chunks of % have neither a new nor a stored embedding',
             p_relative_path
-            using errcode = 'RG001', hint = 'Pass a vector for each text that is not known yet.';
+            using errcode = 'RG007', hint = 'Pass a vector for each text that is not known yet.';
     end if;
     perform rag.close_item(
         v_item.id, v_document_id, v_item.new_hash, 0, v_computed,

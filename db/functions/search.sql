@@ -5,10 +5,14 @@ create or replace function rag.similarity_score(p_distance double precision)
     language sql
     immutable
     parallel safe
-return greatest(0, least(1, 1 - p_distance));
+return case
+    when p_distance = 'NaN' then 0
+    when p_distance is not null then greatest(0, least(1, 1 - p_distance))
+end;
 
 comment on function rag.similarity_score(double precision) is
-'Cosine distance turned into a score in [0, 1]; a negative similarity becomes 0.';
+'Cosine distance turned into a score in [0, 1]: a negative similarity, and the NaN of a zero vector,
+become 0. Null stays null.';
 
 create or replace function rag.nearest_embeddings(
     p_embedding public.vector, p_provider text, p_model text, p_dim integer, p_limit integer
@@ -32,8 +36,11 @@ end;
 
 comment on function rag.nearest_embeddings(public.vector, text, text, integer, integer) is
 'Nearest vectors of one embedding configuration by exact scan, nearest first, and all that tie with
-the last one. A zero vector has the distance NaN and sorts last. Inlined, so that `explain select
-* from rag.nearest_embeddings(''[…]'', …)` shows the scan and the filter.';
+the last one. A zero vector has the distance NaN and sorts last. Inlined where the vector is a value,
+so that the plan shows the scan and the filter (a sub-select as argument stops that). In psql:
+select embedding as q from rag.embeddings limit 1 \gset
+explain analyze
+select * from rag.nearest_embeddings(:''q'', ''fake'', ''fake-lexical-v1'', 1024, 5);';
 
 create or replace function rag.check_filter(p_filter jsonb)
     returns jsonb
@@ -133,8 +140,9 @@ comment on function rag.search_chunks(public.vector, text, text, integer, intege
 first; exact. Ties are broken by source, heading_path, chunk_index, vault_path (collation "C"). A
 zero vector finds nothing. Raises RG001 (top_k, filter), RG003 (nothing indexed), RG004
 (dimension).
-Example: select source, heading_path, score from rag.search_chunks(
-    (select embedding from rag.embeddings limit 1), ''fake'', ''fake-lexical-v1'', 1024);';
+Example in psql: select embedding as q from rag.embeddings limit 1 \gset
+select source, heading_path, score
+from rag.search_chunks(:''q'', ''fake'', ''fake-lexical-v1'', 1024);';
 
 create or replace function rag.decide_mode(
     p_confidence double precision,
@@ -149,13 +157,13 @@ create or replace function rag.decide_mode(
 begin atomic
     select
         case
-            when p_confidence >= p_threshold then 'rag'
+            when nullif(p_confidence, 'NaN') >= p_threshold then 'rag'
             when p_fallback and p_fallback_enabled then 'fallback'
             else 'no_answer'
         end as mode,
         concat(
             case
-                when p_confidence is null then 'nothing was found'
+                when nullif(p_confidence, 'NaN') is null then 'nothing was found'
                 else format(
                     'confidence %s is %s the threshold %s',
                     round(p_confidence::numeric, 6),
@@ -164,7 +172,7 @@ begin atomic
                 )
             end,
             case
-                when p_confidence >= p_threshold or not p_fallback then ''
+                when nullif(p_confidence, 'NaN') >= p_threshold or not p_fallback then ''
                 when p_fallback_enabled then '; fallback is asked for and enabled'
                 else '; fallback is asked for but disabled globally'
             end
