@@ -1,4 +1,9 @@
 -- Doing what was planned: one document a transaction, its counters included.
+--
+-- Plans made while the tables are empty are kept for the whole session. Left alone they scan a table,
+-- or all vectors of a provider by its index, for each document, so the time of a first run would grow
+-- with the square of the vault. Therefore: no scans or hash joins in the functions that write, and
+-- `is not distinct from`, which no index serves, where chunk or hash must be the way in.
 
 create or replace function rag.known_input_hashes(
     p_input_hashes text[], p_provider text, p_model text, p_dim integer
@@ -12,9 +17,9 @@ begin atomic
     from rag.embeddings as e
     where
         e.input_hash = any(p_input_hashes)
-        and e.embedding_provider = p_provider
-        and e.embedding_model = p_model
-        and e.embedding_dim = p_dim;
+        and e.embedding_provider is not distinct from p_provider
+        and e.embedding_model is not distinct from p_model
+        and e.embedding_dim is not distinct from p_dim;
 end;
 
 comment on function rag.known_input_hashes(text[], text, text, integer) is
@@ -122,6 +127,9 @@ create or replace function rag.reuse_embeddings(
     returns void
     language plpgsql
     set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 begin
     -- a chunk that did not change at all keeps its embeddings of every provider
@@ -149,9 +157,9 @@ begin
     where e.chunk_id = p.old_id and not exists (
         select 1 from rag.embeddings as x
         where x.chunk_id = p.new_id
-            and x.embedding_provider = e.embedding_provider
-            and x.embedding_model = e.embedding_model
-            and x.embedding_dim = e.embedding_dim
+            and x.embedding_provider is not distinct from e.embedding_provider
+            and x.embedding_model is not distinct from e.embedding_model
+            and x.embedding_dim is not distinct from e.embedding_dim
     );
 
     -- the same text in another chunk or document lends its vector
@@ -167,9 +175,9 @@ begin
         select x.*
         from rag.embeddings as x
         where x.input_hash = p_input_hashes ->> c.chunk_index::text
-            and x.embedding_provider = p_provider
-            and x.embedding_model = p_model
-            and x.embedding_dim = p_dim
+            and x.embedding_provider is not distinct from p_provider
+            and x.embedding_model is not distinct from p_model
+            and x.embedding_dim is not distinct from p_dim
         limit 1
     ) as s
     where c.document_id = p_document_id and c.chunk_index >= 0
@@ -193,6 +201,9 @@ create or replace function rag.replace_document(
     returns bigint
     language plpgsql
     set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 declare
     v_run rag.ingest_runs := rag.running_run(p_run_id);
@@ -285,9 +296,9 @@ begin
     where c.document_id = v_document_id and not exists (
         select 1 from rag.embeddings as e
         where e.chunk_id = c.id
-            and e.embedding_provider = v_run.embedding_provider
-            and e.embedding_model = v_run.embedding_model
-            and e.embedding_dim = v_run.embedding_dim
+            and e.embedding_provider is not distinct from v_run.embedding_provider
+            and e.embedding_model is not distinct from v_run.embedding_model
+            and e.embedding_dim is not distinct from v_run.embedding_dim
     );
     if v_missing > 0 then
         raise exception '% of % chunks of % have neither a new nor a stored embedding',
@@ -343,9 +354,9 @@ begin atomic
             select 1 from rag.embeddings as e
             where
                 e.chunk_id = c.id
-                and e.embedding_provider = r.embedding_provider
-                and e.embedding_model = r.embedding_model
-                and e.embedding_dim = r.embedding_dim
+                and e.embedding_provider is not distinct from r.embedding_provider
+                and e.embedding_model is not distinct from r.embedding_model
+                and e.embedding_dim is not distinct from r.embedding_dim
         )
     order by c.chunk_index;
 end;
@@ -364,6 +375,9 @@ create or replace function rag.add_embeddings(
     returns integer
     language plpgsql
     set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 declare
     v_run rag.ingest_runs := rag.running_run(p_run_id);
@@ -433,6 +447,9 @@ create or replace function rag.retract_item(p_run_id bigint, p_relative_path tex
     returns void
     language plpgsql
     set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 declare
     v_run rag.ingest_runs := rag.running_run(p_run_id);
@@ -460,6 +477,9 @@ create or replace function rag.delete_documents(p_run_id bigint)
     returns integer
     language plpgsql
     set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 declare
     v_run rag.ingest_runs := rag.running_run(p_run_id);
