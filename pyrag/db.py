@@ -26,7 +26,16 @@ from pyrag.errors import (
     error_classes,
 )
 from pyrag.install import InstallReport, check_installed, install
-from pyrag.models import Chunk, Decision, EmbeddingInput, Hit, ManifestEntry, PlanItem, Vector
+from pyrag.models import (
+    Chunk,
+    Decision,
+    EmbeddingInput,
+    Hit,
+    ManifestEntry,
+    OpenItem,
+    PlanItem,
+    Vector,
+)
 
 _BY_SQLSTATE = {cls.sqlstate: cls for cls in error_classes() if cls.sqlstate}
 _NOT_INSTALLED = {"3F000", "42P01", "42883"}  # schema, table, function missing
@@ -309,9 +318,9 @@ class IngestSession:
         """`rag.retract_item`: this file vanished after the plan."""
         self._one("select rag.retract_item(%s, %s)", [run_id, relative_path])
 
-    def delete_documents(self, run_id: int) -> None:
+    def delete_documents(self, run_id: int, allow_mass_delete: bool) -> None:
         """`rag.delete_documents`: the documents whose files are gone."""
-        self._one("select rag.delete_documents(%s)", [run_id])
+        self._one("select rag.delete_documents(%s, %s)", [run_id, allow_mass_delete])
 
     def finish_run(self, run_id: int) -> dict[str, Any]:
         """`rag.finish_run`: closes the run; its row by column names, times as ISO 8601 text."""
@@ -321,10 +330,10 @@ class IngestSession:
         """`rag.fail_run`: closes a run that broke."""
         return _plain(self._one("select * from rag.fail_run(%s, %s)", [run_id, error_summary]))
 
-    def list_failed_items(self, run_id: int) -> list[tuple[str, str]]:
-        """`rag.list_failed_items`: path and reason of each file that failed."""
-        rows = self._all("select * from rag.list_failed_items(%s)", [run_id])
-        return [(row["relative_path"], row["error"]) for row in rows]
+    def list_open_items(self, run_id: int) -> list[OpenItem]:
+        """`rag.list_open_items`: files that failed, and withheld deletions."""
+        with translated_errors(), self._connection.cursor(row_factory=class_row(OpenItem)) as cursor:
+            return cursor.execute("select * from rag.list_open_items(%s)", [run_id]).fetchall()
 
     def _one(self, query: str, parameters: list[Any]) -> dict[str, Any]:
         return self._all(query, parameters)[0]

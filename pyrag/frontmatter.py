@@ -21,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
 _FALSE = frozenset({"false", "False", "FALSE"})
-_SEPARATORS = re.compile(r"[,\s]+")
+_SEPARATORS = re.compile(r"[,，、\s]+")
 
 
 class _Refused(Exception):
@@ -44,8 +44,10 @@ class _JsonHandler(YAMLHandler):
     def load(self, fm: str, **kwargs: Any) -> Any:
         """The value of a block: a dict, another JSON value, or None when it is empty. Raises `_Refused`."""
         loader = yaml.SafeLoader if _SURROGATE_ESCAPE.search(fm) else _FAST_LOADER
+        stand_ins = _stand_ins(fm)
         try:
-            return _Values().of(yaml.compose(fm, Loader=loader))
+            value = _Values().of(yaml.compose(fm.translate(stand_ins), Loader=loader))
+            return _translated(value, {new: old for old, new in stand_ins.items()}) if stand_ins else value
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             raise _Refused(error.problem or "invalid YAML", mark.line + 1 if mark else 1) from None
@@ -101,6 +103,22 @@ def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
     if kind == "float" and _FLOAT.fullmatch(text) and math.isfinite(value := float(text)):
         return value
     return _text(text)
+
+
+def _stand_ins(fm: str) -> dict[int, int]:
+    """For NEL, LS and PS, which end a line in YAML 1.1 but not in 1.2 (5.4): characters that do not occur."""
+    free = (code for code in range(0xE000, 0xF900) if chr(code) not in fm)
+    return {ord(mark): next(free) for mark in "\x85\u2028\u2029" if mark in fm}
+
+
+def _translated(value: Any, table: dict[int, int]) -> Any:
+    if isinstance(value, str):
+        return value.translate(table)
+    if isinstance(value, list):
+        return [_translated(item, table) for item in value]
+    if isinstance(value, dict):
+        return {key.translate(table): _translated(item, table) for key, item in value.items()}
+    return value
 
 
 def _text(text: str) -> str:

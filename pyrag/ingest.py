@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from pyrag.db import Database, DocumentWrite, Index, IngestSession
 from pyrag.embeddings import Embedder
 from pyrag.errors import DatabaseUnavailable, EmbeddingGone, InternalError, InvalidRequest, PyragError
-from pyrag.models import EmbeddingInput, ManifestEntry, PlanItem, Vector
+from pyrag.models import EmbeddingInput, ManifestEntry, OpenItem, PlanItem, Vector
 from pyrag.reading import Reading, read_document, reader
-from pyrag.vault import NoteError, resolve_vault, scan_vault
+from pyrag.vault import NoteError, NoteGone, resolve_vault, scan_vault
 
 _BATCH_CHUNKS = 256  # chunks that are embedded together, across documents
 _READ_AHEAD = 32  # documents that may be read before they are embedded; with the next, it bounds memory
@@ -58,7 +58,7 @@ class IngestReport:
     run: dict[str, Any]
     failed: list[tuple[str, str]]
     warnings: list[tuple[str, str]]
-    withheld: list[PlanItem]
+    withheld: list[OpenItem]
 
 
 @dataclass(slots=True)
@@ -183,13 +183,14 @@ class _Run:
                         hint="Is there enough memory? What is stored stays; run rag ingest again.",
                     ) from None
                 raise
-        self._session.delete_documents(self._run_id)
+        self._session.delete_documents(self._run_id, allow_mass_delete)
         run = self._session.finish_run(self._run_id)
+        left = self._session.list_open_items(self._run_id)
         return IngestReport(
             run,
-            self._session.list_failed_items(self._run_id),
+            [(item.relative_path, item.error or item.reason) for item in left if item.status == "failed"],
             self._warnings,
-            [item for item in plan if item.action == "delete" and item.reason.startswith("withheld")],
+            [item for item in left if item.action == "delete" and item.status == "pending"],
         )
 
     def _read(self, files: list[tuple[PlanItem, ManifestEntry]], readers: Executor) -> Iterator[_Prepared]:
@@ -205,7 +206,7 @@ class _Run:
     def _prepared(self, item: PlanItem, entry: ManifestEntry, future: Future[Reading]) -> _Prepared | None:
         try:
             reading = future.result()
-        except FileNotFoundError:
+        except NoteGone:
             self._session.retract_item(self._run_id, item.relative_path)
             self._progress.stored(1, 0)
             return None

@@ -13,7 +13,8 @@ from pyrag.inline import scan_inline
 from pyrag.models import Block, Link, Note, Section
 
 if TYPE_CHECKING:
-    from markdown_it.token import Token
+    from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
 
 Kind = Literal["heading", "text", "list", "table", "fence", "quote", "html"]
 
@@ -34,8 +35,11 @@ _CONTAINERS: dict[str, Kind] = {
     "blockquote_open": "quote",
 }
 _PLAIN_HEADING = re.compile(r"[^\\`*_\[\]<>&!~=%{}\n]*")
-_HEADING_LINK = re.compile(r"!?\[\[([^\[\]|]*)(?:\|([^\[\]]*))?\]\]")
-_HEADING_MARKS = re.compile(r"%%.*?%%|==(?=\S)(.*?\S)==")
+_OBSIDIAN = re.compile(
+    r"(?P<embed>!?)\[\[(?P<target>[^\[\]|]*)(?:\|(?P<alias>[^\[\]]*))?\]\]"
+    r"|%%.*?%%|==(?=\S)(?P<mark>.*?\S)=="
+)
+_PICTURE_SIZE = re.compile(r"\d+(?:x\d+)?")
 _HEADING_ID = re.compile(r"\s*\{#[^\s{}]+\}$")
 _QUOTE_MARKS = re.compile(r"^[ \t]*>[ \t>]*", re.MULTILINE)
 
@@ -80,6 +84,25 @@ def _block_parser() -> MarkdownIt:
 
 _BLOCKS = _block_parser()
 _INLINE = MarkdownIt("commonmark").enable("strikethrough")
+
+
+def _obsidian(state: StateInline, silent: bool) -> bool:
+    """Inline rule for what Obsidian adds: links and embeds, comments, marked text."""
+    found = _OBSIDIAN.match(state.src, state.pos)
+    if found is None:
+        return False
+    if not silent:
+        alias = found["alias"]
+        if found["embed"] and alias and _PICTURE_SIZE.fullmatch(alias):
+            alias = None
+        marked = found["mark"]
+        shown = _joined(_INLINE.parseInline(marked, state.env)[0].children or []) if marked else None
+        state.push("text", "", 0).content = shown or alias or found["target"] or ""
+    state.pos = found.end()
+    return True
+
+
+_INLINE.inline.ruler.before("link", "obsidian", _obsidian)
 
 
 class _Sections:
@@ -236,13 +259,16 @@ def plain_heading(content: str, environment: dict[str, Any]) -> str:
     """
     text = content[: MAX_HEADING + 1]
     if not _PLAIN_HEADING.fullmatch(text):
-        if "`" not in text:
-            text = _HEADING_LINK.sub(lambda found: found[2] or found[1], text)
         tokens = _INLINE.parseInline(text, environment)[0].children or []
-        text = "".join(" " if token.type in ("softbreak", "hardbreak") else _seen(token) for token in tokens)
-        text = _HEADING_ID.sub("", _HEADING_MARKS.sub(lambda found: found[1] or "", text))
+        if tokens and tokens[-1].type == "text":
+            tokens[-1].content = _HEADING_ID.sub("", tokens[-1].content)
+        text = _joined(tokens)
     text = " ".join(text.split())
     return f"{text[: MAX_HEADING - 1]}…" if len(text) > MAX_HEADING or len(content) > MAX_HEADING else text
+
+
+def _joined(tokens: list[Token]) -> str:
+    return "".join(" " if token.type in ("softbreak", "hardbreak") else _seen(token) for token in tokens)
 
 
 def _seen(token: Token) -> str:

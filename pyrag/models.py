@@ -148,6 +148,17 @@ class PlanItem:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenItem:
+    """One row of `rag.list_open_items`: what a run did not do."""
+
+    relative_path: str
+    action: Action
+    status: Literal["pending", "failed"]
+    reason: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The row of `rag.decide_mode`: the mode and the rule that fired, in words."""
 

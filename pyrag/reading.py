@@ -35,7 +35,10 @@ class Reading:
 
 
 def read_document(file_path: str, encoding: str | None) -> Reading:
-    """The file parsed and cut; `encoding` says what it is if not UTF-8. Raises `NoteError`, `OSError`."""
+    """The file parsed and cut; `encoding` is for a file that is not UTF-8.
+
+    Raises `NoteError`, `NoteGone`, `OSError`.
+    """
     data, stat = read_note(Path(file_path))
     try:
         note = parse_note(decode(data, encoding))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,22 @@ def encoding() -> tiktoken.Encoding:
     """The cl100k_base encoding; loaded once a process (about 0.3 s)."""
     import tiktoken
 
-    return tiktoken.get_encoding(ENCODING)
+    # Empty: no copy of the vocabulary in a cache folder, which may be missing, full or somebody else's.
+    with _variable("TIKTOKEN_CACHE_DIR", ""):
+        return tiktoken.get_encoding(ENCODING)
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def encode(text: str) -> list[int]:

@@ -15,13 +15,19 @@ from pathlib import Path
 from pyrag.errors import InvalidRequest
 from pyrag.models import ManifestEntry
 
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe named x.md must not be waited for
+# A pipe named x.md must not be waited for, nor a link followed that took the place of a note.
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _READ_SIZE = 1 << 20
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_NO_NOTE_ANY_MORE = (*_GONE, errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP)
 
 
 class NoteError(Exception):
     """A file cannot be read as text; the message says why and what to do, without the file's name."""
+
+
+class NoteGone(Exception):
+    """A note was listed, but is not there any more, or is no regular file any more."""
 
 
 def resolve_vault(path: str | Path) -> Path:
@@ -172,9 +178,9 @@ def _hash(file: _File) -> ManifestEntry | None:
         return ManifestEntry(file.relative_path, file.path, error=file.error)
     try:
         data, info = read_note(Path(file.raw))
+    except NoteGone:
+        return None
     except OSError as error:
-        if error.errno in (*_GONE, errno.EISDIR, errno.EINVAL, errno.ENXIO):
-            return None
         return ManifestEntry(file.relative_path, file.path, error=f"cannot be read: {error.strerror}")
     return ManifestEntry(
         file.relative_path, file.path, hashlib.sha256(data).hexdigest(), info.st_mtime_ns, len(data)
@@ -184,8 +190,17 @@ def _hash(file: _File) -> ManifestEntry | None:
 def read_note(path: Path) -> tuple[bytes, os.stat_result]:
     """The bytes of a regular file and the state of the very file they came from, in one read.
 
-    Raises `OSError`; EINVAL for a pipe, socket or device, which is never waited for.
+    Raises `NoteGone` when there is no such note, or a folder, link or pipe in its place; `OSError`.
     """
+    try:
+        return _read(path)
+    except OSError as error:
+        if error.errno in _NO_NOTE_ANY_MORE:
+            raise NoteGone(str(error)) from None
+        raise
+
+
+def _read(path: Path) -> tuple[bytes, os.stat_result]:
     descriptor = os.open(path, _OPEN)
     try:
         info = os.fstat(descriptor)

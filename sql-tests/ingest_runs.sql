@@ -168,7 +168,7 @@ do $$ begin
     perform pg_temp.item('b.md', 'done');
 end $$;
 select results_eq(
-    'select * from rag.list_failed_items(pg_temp.last_run())',
+    'select f.relative_path, f.error from rag.list_open_items(pg_temp.last_run()) as f',
     $$ values ('z.md', 'bad byte'), ('a.md', 'no permission') $$,
     'failed files are listed with the reason, in the order of the plan'
 );
@@ -176,10 +176,10 @@ select is(
     pg_temp.finished(), 'failed: 2 failed: z.md, a.md', 'a failed file fails the run'
 );
 select results_eq(
-    'select f.relative_path from rag.list_failed_items(pg_temp.last_run()) as f',
+    'select f.relative_path from rag.list_open_items(pg_temp.last_run()) as f',
     $$ values ('z.md'), ('a.md') $$, 'failed files are still listed after the end'
 );
-select is_empty('select * from rag.list_failed_items(0)', 'no run has no failed files');
+select is_empty('select * from rag.list_open_items(0)', 'no run has no failed files');
 
 do $$ begin
     perform pg_temp.begin('/withheld');

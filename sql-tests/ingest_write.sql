@@ -2,7 +2,7 @@
 -- Each section works in vaults of its own, named after it.
 
 begin;
-select plan(96);
+select plan(97);
 
 -- a vector whose first coordinates are given and whose others are 0
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
@@ -647,13 +647,20 @@ do $$ begin
     from unnest(array['gone.md', 'new.md', 'never.md']) as u (p);
 end $$;
 select is(
+    array[pg_temp.item('gone.md'), pg_temp.item('old.md'), pg_temp.item('never.md')],
+    array['delete pending', 'delete pending', 'skip done'],
+    'a vanished file is a deletion to come, under its earlier path, or nothing if it was never stored'
+);
+do $$ begin
+    perform rag.delete_documents(pg_temp.run());
+end $$;
+select is(
     pg_temp.held('/fail'), 'a.md 0 a.md: fake 1/0',
     'a file that vanished after the plan is deleted, under its earlier path too'
 );
 select is(
-    array[pg_temp.item('gone.md'), pg_temp.item('new.md'), pg_temp.item('never.md')],
-    array['delete done', 'delete done', 'skip done'],
-    'a vanished file is a deletion, or nothing if it was never stored'
+    array[pg_temp.item('gone.md'), pg_temp.item('old.md')], array['delete done', 'delete done'],
+    'and is then deleted'
 );
 select is(
     pg_temp.counted(),

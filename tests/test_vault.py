@@ -17,7 +17,7 @@ import pytest
 from pyrag import vault
 from pyrag.errors import InvalidRequest
 from pyrag.models import ManifestEntry
-from pyrag.vault import NoteError, decode, read_note, resolve_vault, scan_vault
+from pyrag.vault import NoteError, NoteGone, decode, read_note, resolve_vault, scan_vault
 
 NOBODY = 65534
 
@@ -239,15 +239,16 @@ def test_pipes_and_sockets_named_like_notes_are_never_opened(tmp_path: Path) -> 
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket.md"))
         assert paths(tmp_path) == ["note.md"]
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(NoteGone, match="not a regular file"):
         read_note(tmp_path / "pipe.md")
 
 
-def test_reading_a_folder_or_nothing_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        read_note(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        read_note(tmp_path / "none.md")
+def test_reading_a_folder_a_link_or_nothing_is_a_note_that_is_gone(tmp_path: Path) -> None:
+    write(tmp_path, "note.md")
+    (tmp_path / "link.md").symlink_to("note.md")
+    for path in (tmp_path, tmp_path / "none.md", tmp_path / "link.md", tmp_path / "note.md" / "x.md"):
+        with pytest.raises(NoteGone):
+            read_note(path)
 
 
 def test_read_note_returns_all_bytes_of_a_large_file(tmp_path: Path) -> None:

@@ -126,6 +126,43 @@ deleted.
 Example: select * from rag.plan_ingest(''/vault'', ''[{"path": "a.md", "hash": "…"}]'', ''fake'',
     ''fake-lexical-v1'', 1024);';
 
+create or replace function rag.withhold_deletions(p_run_id bigint)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_run rag.ingest_runs := rag.running_run(p_run_id);
+    v_documents bigint;
+    v_deletions bigint;
+    v_files bigint;
+begin
+    select count(*) into v_documents
+    from rag.documents as d
+    where d.vault_path = v_run.vault_path and d.created_at <= v_run.started_at;
+    select
+        count(*) filter (where i.action = 'delete'),
+        count(*) filter (where i.action <> 'delete' and right(i.relative_path, 1) <> '/')
+    into v_deletions, v_files
+    from rag.ingest_run_items as i
+    where i.run_id = p_run_id;
+    if v_deletions = 0 or (v_files > 0 and (v_deletions <= 5 or v_deletions <= 0.3 * v_documents)) then
+        return false;
+    end if;
+    update rag.ingest_run_items as i
+    set reason = 'withheld: ' || case
+        when v_files = 0 then 'no file was found at all'
+        else format('%s of %s documents would vanish', v_deletions, v_documents)
+    end
+    where i.run_id = p_run_id and i.action = 'delete' and i.status = 'pending';
+    return true;
+end;
+$$;
+
+comment on function rag.withhold_deletions(bigint) is
+'Withholds the deletions of a run (reason withheld: …) when no file was found at all, or when more
+than 5 and more than 30 % of the documents would vanish; returns whether it did. Raises RG005.';
+
 create or replace function rag.record_plan(
     p_run_id bigint, p_files jsonb, p_allow_mass_delete boolean default false
 )
@@ -144,9 +181,6 @@ as $$
 #variable_conflict use_column
 declare
     v_run rag.ingest_runs := rag.running_run(p_run_id);
-    v_documents bigint;
-    v_deletions bigint;
-    v_files bigint;
 begin
     insert into rag.ingest_run_items as i (
         run_id, relative_path, action, status, reason, moved_from, old_hash, new_hash, error
@@ -175,22 +209,8 @@ begin
     ) as n
     where r.id = p_run_id;
 
-    select count(*) into v_documents from rag.documents as d where d.vault_path = v_run.vault_path;
-    select
-        count(*) filter (where i.action = 'delete'),
-        count(*) filter (where i.action <> 'delete' and right(i.relative_path, 1) <> '/')
-    into v_deletions, v_files
-    from rag.ingest_run_items as i
-    where i.run_id = p_run_id;
-    if not coalesce(p_allow_mass_delete, false) and (
-        (v_files = 0 and v_deletions > 0) or (v_deletions > 5 and v_deletions > 0.3 * v_documents)
-    ) then
-        update rag.ingest_run_items as i
-        set reason = 'withheld: ' || case
-            when v_files = 0 then 'no file was found at all'
-            else format('%s of %s documents would vanish', v_deletions, v_documents)
-        end
-        where i.run_id = p_run_id and i.action = 'delete';
+    if not coalesce(p_allow_mass_delete, false) then
+        perform rag.withhold_deletions(p_run_id);
     end if;
 
     return query

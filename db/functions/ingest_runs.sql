@@ -193,19 +193,22 @@ $$;
 comment on function rag.fail_run(bigint, text) is
 'Closes a run that broke, and returns its row. What it stored stays. Raises RG005.';
 
-create or replace function rag.list_failed_items(p_run_id bigint)
-    returns table (relative_path text, error text)
+create or replace function rag.list_open_items(p_run_id bigint)
+    returns table (relative_path text, action text, status text, reason text, error text)
     language sql
     stable
     parallel safe
 begin atomic
     select
         i.relative_path,
+        i.action,
+        i.status,
+        i.reason,
         i.error
     from rag.ingest_run_items as i
-    where i.run_id = p_run_id and i.status = 'failed'
+    where i.run_id = p_run_id and i.status <> 'done'
     order by i.id;
 end;
 
-comment on function rag.list_failed_items(bigint) is
-'The files that failed in a run, with the reason.';
+comment on function rag.list_open_items(bigint) is
+'What a run did not do: files that failed (error says why) and withheld deletions (reason).';

@@ -1,9 +1,9 @@
 -- Doing what was planned: one document a transaction, its counters included.
 --
--- Plans made while the tables are empty are kept for the whole session. Left alone they scan a table,
--- or all vectors of a provider by its index, for each document, so the time of a first run would grow
--- with the square of the vault. Therefore: no scans or hash joins in the functions that write, and
--- `is not distinct from`, which no index serves, where chunk or hash must be the way in.
+-- Plans made while the tables are empty are kept for the whole session. Left alone they scan a
+-- table, or all vectors of a provider by its index, for each document, so the time of a first run
+-- would grow with the square of the vault. Therefore: no scans or hash joins in the functions that
+-- write, and `is not distinct from`, which no index serves, where chunk or hash must be the way in.
 
 create or replace function rag.known_input_hashes(
     p_input_hashes text[], p_provider text, p_model text, p_dim integer
@@ -447,33 +447,31 @@ create or replace function rag.retract_item(p_run_id bigint, p_relative_path tex
     returns void
     language plpgsql
     set search_path = pg_catalog, public, pg_temp
-    set enable_seqscan = off
-    set enable_hashjoin = off
-    set enable_mergejoin = off
 as $$
 declare
-    v_run rag.ingest_runs := rag.running_run(p_run_id);
     v_item rag.ingest_run_items := rag.pending_item(p_run_id, p_relative_path);
-    v_document_id bigint;
 begin
-    delete from rag.documents as d
-    where d.vault_path = v_run.vault_path
-        and d.relative_path = coalesce(v_item.moved_from, p_relative_path)
-    returning d.id into v_document_id;
     update rag.ingest_run_items as i
     set
-        action = case when v_document_id is null then 'skip' else 'delete' end,
+        action = case when v_item.old_hash is null then 'skip' else 'delete' end,
+        relative_path = coalesce(v_item.moved_from, p_relative_path),
+        moved_from = null,
+        new_hash = null,
         reason = 'file vanished while the run was at work'
     where i.id = v_item.id;
-    perform rag.close_item(v_item.id, v_document_id, null, 0, 0, 0);
+    if v_item.old_hash is null then
+        perform rag.close_item(v_item.id, null, null, 0, 0, 0);
+    end if;
 end;
 $$;
 
 comment on function rag.retract_item(bigint, text) is
-'Records that a file vanished after the plan: its document, if there is one, is deleted. Raises
-RG005.';
+'Records that a file vanished after the plan: a deletion like any other, done or withheld by
+rag.delete_documents, or nothing if it was never stored. Raises RG005.';
 
-create or replace function rag.delete_documents(p_run_id bigint)
+create or replace function rag.delete_documents(
+    p_run_id bigint, p_allow_mass_delete boolean default false
+)
     returns integer
     language plpgsql
     set search_path = pg_catalog, public, pg_temp
@@ -486,6 +484,9 @@ declare
     v_item rag.ingest_run_items;
     v_deleted integer := 0;
 begin
+    if not coalesce(p_allow_mass_delete, false) then
+        perform rag.withhold_deletions(p_run_id);
+    end if;
     for v_item in
         select i.*
         from rag.ingest_run_items as i
@@ -502,6 +503,7 @@ begin
 end;
 $$;
 
-comment on function rag.delete_documents(bigint) is
+comment on function rag.delete_documents(bigint, boolean) is
 'Deletes the documents whose files are gone, with their chunks and embeddings, except withheld
-ones; returns how many. Runs last, so that a renamed file has found its vectors. Raises RG005.';
+ones; returns how many. Runs last, so that a renamed file has found its vectors. Files that vanished during
+the run count in the guard (rag.withhold_deletions) again. Raises RG005.';
