@@ -25,7 +25,7 @@ demo: $(STAMP) ## Embedded Postgres, sample vault, questions answered with citat
 	@$(DEMO) eval --answers
 	@echo
 	@echo 'Ask it yourself:'
-	@echo '  PYRAG_HOME=.pyrag/demo $(BIN)/rag ask "How long is a P1 ticket allowed to wait?"'
+	@echo '  PYRAG_HOME=.pyrag/demo $(BIN)/rag --env-file /dev/null ask "What is a critical replication lag in Postgres?"'
 
 install: $(STAMP) ## Set up .venv with the command rag
 

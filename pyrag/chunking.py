@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from pyrag.units import LineTable, Sizes
 SMALLEST_TARGET, SMALLEST_MAXIMUM = 16, 64  # tokens; below them one emoji of many parts may not fit
 
 _RULE_MARKS = frozenset("-*_ \t\n")
+_COMMENTS = re.compile(r"\s*(?:<!--(?:(?!-->).)*-->\s*)*", re.DOTALL)
 
 
 def chunk_note(
@@ -124,10 +126,12 @@ def _part(sections: list[Section], main: int, table: LineTable) -> _Part:
 
 
 def _has_text(block: Block, table: LineTable) -> bool:
-    """Whether a block is more than a heading, a thematic break or white space."""
+    """Whether a block is more than a heading, a thematic break, a comment or white space."""
     if block.kind == "heading":
         return False
     lines = table.lines[block.start : block.end]
+    if block.kind == "html" and _COMMENTS.fullmatch("".join(lines)):
+        return False
     return block.kind != "text" or any(not _RULE_MARKS.issuperset(line) and line.strip() for line in lines)
 
 

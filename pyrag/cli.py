@@ -71,6 +71,10 @@ app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(help="What notes are that are not UTF-8, e.g. gb18030; default RAG_VAULT_ENCODING."),
+]
 TopKOption = Annotated[
     int | None,
     typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5)."),
@@ -248,10 +252,7 @@ def ingest(
     allow_mass_delete: Annotated[
         bool, typer.Option("--allow-mass-delete", help="Delete even if many or all documents would vanish.")
     ] = False,
-    encoding: Annotated[
-        str | None,
-        typer.Option(help="What notes are that are not UTF-8, e.g. gb18030; default RAG_VAULT_ENCODING."),
-    ] = None,
+    encoding: EncodingOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring the index in step with a vault: new, changed, renamed, deleted notes. The vault is only read."""
@@ -314,6 +315,38 @@ def _print_run(report: IngestReport) -> None:
         f"chunks: {run['chunks_written']} written; embeddings: {run['embeddings_written']} computed,"
         f" {run['embeddings_reused']} reused"
     )
+
+
+@app.command("chunk", epilog="Example: rag chunk 'samples/acme-vault/00-index.md' --json")
+def chunk(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A Markdown file.")],
+    encoding: EncodingOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a note as it would be stored: chunks with tokens, heading path, tags, links; no database."""
+    from pyrag.reading import stored_form
+
+    settings = configuration(ctx, RAG_VAULT_ENCODING=encoding).settings
+    form = stored_form(file, settings.vault_encoding)
+    if as_json:
+        _print_json(form)
+        return
+    document = form["document"]
+    print(f"{shown(document['file_path'])}: {len(form['chunks'])} chunks, {document['size_bytes']} bytes")
+    for warning in document["warnings"]:
+        note(f"warning: {shown(warning)}")
+    if document["frontmatter"]:
+        print(f"frontmatter: {json.dumps(document['frontmatter'], ensure_ascii=False)}")
+    for each in form["chunks"]:
+        print(f"\n--- chunk {each['chunk_index']}, {each['token_count']} tokens: "
+              f"{shown(' > '.join(each['heading_path'])) or '(no heading)'}")  # fmt: skip
+        for name in ("tags", "wikilinks"):
+            if each[name]:
+                print(f"    {name}: {shown(', '.join(each[name]))}")
+        for path in each["metadata"].get("sections", []):
+            print(f"    section: {shown(' > '.join(path))}")
+        print("\n".join(shown(line) for line in each["content"].split("\n")))
 
 
 # Search, ask, eval -------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ FIXED_MODELS = {
     "local-e5": "intfloat/multilingual-e5-small",
 }
 FAKE_LLM_MODEL = "fake-local"
-# The fake's 0.20 is held by the questions of eval/questions.yaml, the 0.35 is the start value of seed 000;
+# The fake's 0.20 is held by the questions of eval/questions.yaml, the 0.35 is a start value;
 # the last two are provisional until those providers are built.
 DEFAULT_MIN_SIMILARITY = {"fake": 0.20, "local-qwen3": 0.35, "local-e5": 0.35, "openai-compatible": 0.35}
 

@@ -55,7 +55,7 @@ _CACHE_LIMIT = 400_000
 
 
 class FakeLexicalEmbedder:
-    """`fake-lexical-v1`: feature hashing of words and CJK n-grams (seed 000, contract 4.2).
+    """`fake-lexical-v1`: feature hashing of words and CJK n-grams.
 
     Deterministic and without network: each feature falls into bucket
     `first 8 bytes, big endian, of SHA-256("fake-lexical-v1:" + feature) mod 1024`.

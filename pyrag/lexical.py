@@ -1,4 +1,4 @@
-"""Words and CJK n-grams of a text, as `fake-lexical-v1` defines them (contract 4.2)."""
+"""Words and CJK n-grams of a text, as `fake-lexical-v1` defines them."""
 
 from __future__ import annotations
 

@@ -9,14 +9,15 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pyrag.chunking import chunk_note
+from pyrag.errors import InvalidRequest
 from pyrag.markdown import parse_note
 from pyrag.models import Chunk
-from pyrag.vault import NoteError, decode, read_note
+from pyrag.vault import NoteError, NoteGone, decode, read_note
 
 _WORTH_A_PROCESS = 1_000_000  # bytes of notes; starting a process takes as long as reading about this much
 _MOST_PROCESSES = 4
@@ -55,6 +56,31 @@ def read_document(file_path: str, encoding: str | None) -> Reading:
         note.warnings,
         chunks,
     )
+
+
+def stored_form(path: Path, encoding: str | None) -> dict[str, Any]:
+    """A file as it would be stored: `{"document": …, "chunks": […]}` by the column names of the tables.
+
+    Raises `InvalidRequest` for a path that is no readable file or no text.
+    """
+    try:
+        reading = read_document(str(path), encoding)
+    except (NoteError, NoteGone, OSError) as error:
+        raise InvalidRequest(
+            f"{path} cannot be read: {error}", hint="Name a Markdown file, e.g.: rag chunk README.md"
+        ) from None
+    resolved = path.resolve()
+    return {
+        "document": {
+            "file_path": str(resolved),
+            "content_hash": reading.content_hash,
+            "mtime_ns": reading.mtime_ns,
+            "size_bytes": reading.size_bytes,
+            "frontmatter": reading.frontmatter,
+            "warnings": list(reading.warnings),
+        },
+        "chunks": [asdict(chunk) for chunk in reading.chunks],
+    }
 
 
 def reader(total_bytes: int) -> Executor:

@@ -123,6 +123,11 @@ class _Packer:
         while index > previous and units[index].plain and tokens + units[index].tokens <= self._sizes.overlap:
             start, tokens = units[index].start, tokens + units[index].tokens
             index -= 1
+        # four spaces at the start would make code of an inner list item
+        while start < units[first].start and self._text.startswith(("    ", "\t"), start):
+            index += 1
+            tokens -= units[index].tokens
+            start = units[index + 1].start
         if not tokens and first > 0 and units[first - 1].plain:
             return self._tail(units[first - 1])
         return start, tokens

@@ -33,6 +33,7 @@ COMMANDS = [
     ("config",),
     ("embeddings", "warmup"),
     ("ingest",),
+    ("chunk",),
     ("search",),
     ("ask",),
     ("eval",),
@@ -412,3 +413,27 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path: Path, url: str) -> None
         [sys.executable, "-c", code, "config"], capture_output=True, text=True, check=False, cwd="/"
     )
     assert_error(done, 2, "invalid_configuration", "does not exist any more")
+
+
+def test_chunk_shows_a_note_as_ingest_stores_it(indexed: Rag, vault: Path, connection: Any) -> None:
+    (vault / "note.md").write_text(
+        "---\ntags: [a]\ndate: 2026-01-02\n---\n# Pump\n\n## One\n\nSee [[Valve]] #b.\n\n## Two\n\nEnd.\n",
+        "utf-8",
+    )
+    assert indexed("ingest", str(vault)).returncode == 0
+    form = json.loads(indexed("chunk", str(vault / "note.md"), "--json").stdout)
+    assert list(form) == ["document", "chunks"]
+    for table, rows in (("documents", [form["document"]]), ("chunks", form["chunks"])):
+        names = list(rows[0])
+        stored = connection.execute(
+            f"select {', '.join('t.' + name for name in names)} from rag.{table} as t"
+            " where t.relative_path = 'note.md'" + (" order by t.chunk_index" if table == "chunks" else "")
+        ).fetchall()
+        assert [dict(zip(names, row, strict=True)) for row in stored] == rows
+    text = indexed("chunk", str(vault / "note.md")).stdout
+    assert "--- chunk 0" in text
+    assert "wikilinks: Valve" in text
+    assert_error(indexed("chunk", str(vault / "none.md")), 2, "invalid_request", "none.md cannot be read")
+    (vault / "gb.md").write_bytes("泵".encode("gb18030"))
+    assert_error(indexed("chunk", str(vault / "gb.md")), 2, "invalid_request", "not UTF-8")
+    assert "泵" in indexed("chunk", str(vault / "gb.md"), "--encoding", "gb18030").stdout

@@ -665,7 +665,7 @@ SEED_VALUES = {
 }
 
 
-def test_env_sample_has_the_values_of_the_seed() -> None:
+def test_env_sample_has_its_values() -> None:
     sample = read_env_file(REPOSITORY / ".env.sample")
     assert {name: sample.get(name) for name in SEED_VALUES} == SEED_VALUES
 

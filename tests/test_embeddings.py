@@ -74,7 +74,7 @@ def test_a_question_without_words_is_the_zero_vector(embedder: FakeLexicalEmbedd
 
 
 def second_reading(item: EmbeddingInput) -> list[float]:
-    """The definition in seed 000, word by word and without any speed."""
+    """The definition, word by word and without any speed."""
     weights = [0.0] * 1024
     for text, weight in (
         (item.content, 1.0),
