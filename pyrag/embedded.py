@@ -244,7 +244,7 @@ class EmbeddedServer:
                 served and ready and not (cluster.socket_dir / _SOCKET).exists()
             ):  # deleted: nobody can reach it
                 _end(cluster, pid)
-            if served or cluster.served_by(launched):
+            if served or _exists(launched):
                 time.sleep(0.01)
                 continue
             if launched:
@@ -307,6 +307,21 @@ def _launch(cluster: _Cluster, programs: Path, user: _User) -> int:
     words += ["-c", f"unix_socket_directories={folders}", "-c", "unix_socket_permissions=0700"]
     script = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
     return int(_run(["/bin/sh", "-c", script, str(cluster.log), *words], user).stdout)
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process and it is no zombie; right after its launch it is a shell yet."""
+    if not pid:
+        return False
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    except FileNotFoundError:  # no /proc on macOS; elsewhere it ended just now
+        return not Path("/proc").exists()
 
 
 def _end(cluster: _Cluster, pid: int) -> None:
