@@ -150,6 +150,8 @@ class Settings(BaseModel):
         return DEFAULT_MIN_SIMILARITY[self.embedding_provider]
 
 
+_OR_OPTION = {"RAG_VAULT_ENCODING": " or --encoding"}
+
 # Read by docker-compose.yml or the tests only; listed so that they are not taken for typing errors.
 OTHER_VARIABLES = frozenset({"POSTGRES_DB", "POSTGRES_USER", "POSTGRES_PASSWORD", "TEST_DATABASE_URL"})
 
@@ -322,7 +324,7 @@ def _check(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
             what = "expected true or false"
         raise InvalidConfiguration(
             f"{variable}{_shown(variable, values[variable])} is not allowed: {what}",
-            hint=f"Change or remove it; it comes from: {origins[variable]}.",
+            hint=f"Change or remove it; it comes from: {origins[variable]}{_OR_OPTION.get(variable, '')}.",
         ) from None
     provider = settings.embedding_provider
     fixed = FIXED_MODELS.get(provider)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from typing import Any
 
 import yaml
@@ -161,7 +162,7 @@ def split_frontmatter(text: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
 def frontmatter_tags(values: dict[str, Any]) -> tuple[str, ...]:
     """The tags that `tags` and `tag` name, each once, without `#`: from a list, or one string of several.
 
-    A tag holds neither comma nor white space (Obsidian help, "Tags"), so strings are split at both.
+    A tag holds neither comma nor white space, and not only digits (Obsidian help, "Tags").
     """
     tags: dict[str, str] = {}
     for wanted in ("tags", "tag"):
@@ -178,4 +179,5 @@ def _words(value: Any) -> list[str]:
     if value is None or isinstance(value, dict):
         return []
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return [word for part in _SEPARATORS.split(text) if (word := part.lstrip("#").strip("/"))]
+    words = (unicodedata.normalize("NFC", part.lstrip("#").strip("/")) for part in _SEPARATORS.split(text))
+    return [word for word in words if word and not word.isdecimal()]

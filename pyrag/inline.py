@@ -19,8 +19,8 @@ _WIKILINK = re.compile(r"(!?)\[\[([^\[\]\n]+)\]\]")
 _HTML_TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")
 _INLINE_MATH = re.compile(r"\$(?=\S)[^$\n]*(?<=\S)\$(?!\d)")
 _DESTINATION = re.compile(
-    r"\]\([ \t]*(?:<[^<>\n]*>|[^\s()]*(?:\([^\s()]*\)[^\s()]*)*)"
-    r"(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\s*\)"
+    r"\]\([ \t]*+(?:<[^<>\n]*+>|[^\s()]*+(?:\([^\s()]*+\)[^\s()]*+)*+)"
+    r"(?:\s++(?:\"[^\"]*+\"|'[^']*+'|\([^()]*+\)))?\s*+\)"
 )
 _IMAGE_SIZE = re.compile(r"[0-9]+(x[0-9]+)?")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -70,7 +70,9 @@ def scan_inline(text: str, *, table: bool = False) -> tuple[list[tuple[int, str]
                 if name and (tag_text := _tag(name.group())):
                     tags.append((start, tag_text))
                     position = tag_end = name.end()
-        elif link := _WIKILINK.match(text, start):
+        elif not (link := _WIKILINK.match(text, start)):
+            position = start + 1  # the link may begin at the second bracket, as in [[[A]]
+        else:
             position = link.end()
             inner = link.group(2).replace("\\|", "|") if table else link.group(2)
             if parsed := _link(inner, embed=bool(link.group(1)), offset=start):

@@ -65,7 +65,9 @@ def stored_form(path: Path, encoding: str | None) -> dict[str, Any]:
     """
     try:
         reading = read_document(str(path), encoding)
-    except (NoteError, NoteGone, OSError) as error:
+    except NoteError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}") from None
+    except (NoteGone, OSError) as error:
         raise InvalidRequest(
             f"{path} cannot be read: {error}", hint="Name a Markdown file, e.g.: rag chunk README.md"
         ) from None

@@ -230,16 +230,25 @@ def decode(data: bytes, encoding: str | None = None) -> str:
         except UnicodeDecodeError as error:
             why = f"begins like UTF-16 but is not ({_where(error)})"
             raise NoteError(f"{why}; save the file as UTF-8") from None
-    try:
-        return data.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        if encoding is None:
-            advice = "save it as UTF-8, or name its encoding, e.g. --encoding gb18030"
-            raise NoteError(f"not UTF-8 ({_where(error)}); {advice}") from None
+    advice = "save it as UTF-8, or name its encoding, e.g. --encoding gb18030"
+    if not _like_utf_16(data):
+        try:
+            return data.decode().removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            if encoding is None:
+                raise NoteError(f"not UTF-8 ({_where(error)}); {advice}") from None
+    elif encoding is None:
+        raise NoteError("UTF-16 without a byte-order mark? save it as UTF-8, or say --encoding utf-16-le")
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise NoteError(f"neither UTF-8 nor {encoding} ({_where(error)}); save the file as UTF-8") from None
+
+
+def _like_utf_16(data: bytes) -> bool:
+    """Whether every second byte is often zero, the others hardly: Latin in UTF-16 without a mark."""
+    zeros = (data[::2].count(0), data[1::2].count(0))
+    return len(data) % 2 == 0 and 4 * min(zeros) <= max(zeros) and max(zeros) >= max(2, len(data) / 8)
 
 
 def _where(error: UnicodeDecodeError) -> str:

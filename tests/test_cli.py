@@ -232,8 +232,10 @@ def start_long_ingest(url: str, vault: Path) -> subprocess.Popen[str]:
     """A process that ingests 1,000 notes, past its first stored document."""
     for number in range(1000):
         (vault / f"n{number}.md").write_text(f"# N{number}\n\nText {number}.\n" * 20, encoding="utf-8")
+    # a shell that runs in the background hands on an ignored Ctrl-C
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     process = subprocess.Popen(
-        [sys.executable, "-c", "from pyrag.cli import main; main()", "ingest", str(vault)],
+        [sys.executable, "-c", f"{code} from pyrag.cli import main; main()", "ingest", str(vault)],
         env={**os.environ, "DATABASE_URL": url},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -170,7 +170,7 @@ def test_plain_text_between_two_rules_is_kept_as_text() -> None:
         ("tags: solo", ("solo",)),
         ('tags: "#solo"', ("solo",)),
         ("tags: [plan, '#ops', plan, Plan]", ("plan", "ops")),
-        ("tags:\n  - 2026\n  - 1.5\n  - true\n  - 2026-01-01\n  -", ("2026", "1.5", "true", "2026-01-01")),
+        ("tags:\n  - 2026\n  - 1.5\n  - true\n  - 2026-01-01\n  -", ("1.5", "true", "2026-01-01")),
         ("tag: one two", ("one", "two")),
         ("tag: b\ntags: a", ("a", "b")),
         ("Tags: [a]", ("a",)),
@@ -470,3 +470,19 @@ def test_unclosed_markup_takes_linear_time(unit: str) -> None:
     started = time.perf_counter()
     parse_note("x " + unit * (200_000 // len(unit)))
     assert time.perf_counter() - started < 10
+
+
+def test_a_link_inside_more_brackets_is_found() -> None:
+    note = parse_note("[[[T]]] and refs: [[[A]], [[B]]] ![[[C]]]\n")
+    assert [link.target for section in note.sections for link in section.links] == ["T", "A", "B", "C"]
+
+
+def test_white_space_in_a_link_takes_linear_time() -> None:
+    begun = time.process_time()
+    parse_note("#a [x](" + " " * 200_000 + "y")
+    assert time.process_time() - begun < 20, "quadratic: minutes"
+
+
+@pytest.mark.parametrize("tags", ["[1984, a]", '"1984, a"'])
+def test_a_frontmatter_tag_of_digits_alone_is_no_tag(tags: str) -> None:
+    assert parse_note(f"---\ntags: {tags}\n---\nx\n").tags == ("a",)

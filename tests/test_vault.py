@@ -314,3 +314,11 @@ def test_what_only_looks_like_utf16_is_an_error(data: bytes) -> None:
 
 def test_empty_file_is_empty_text() -> None:
     assert decode(b"") == ""
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_refused_unless_it_is_named(encoding: str) -> None:
+    data = "# Hi 一七万\n".encode(encoding)
+    with pytest.raises(NoteError, match="UTF-16 without a byte-order mark"):
+        decode(data)
+    assert decode(data, encoding) == "# Hi 一七万\n"
