@@ -116,9 +116,12 @@ def _properties(block: str) -> Any:
 
 def _property_tags(values: Any) -> list[str]:
     """The tags of the properties; a list, or one string with commas (Obsidian help, "Tags")."""
-    raw = values.get("tags") if isinstance(values, dict) else None
-    words = raw.split(",") if isinstance(raw, str) else raw or []
-    return [str(word).strip().removeprefix("#") for word in words if str(word or "").strip()]
+    found = []
+    for key in ("tags", "tag"):
+        raw = values.get(key) if isinstance(values, dict) else None
+        words = raw.split(",") if isinstance(raw, str) else raw or []
+        found += [str(word).strip().removeprefix("#") for word in words if str(word or "").strip()]
+    return found
 
 
 def obsidiantools_reading() -> Callable[[Path, str], Reading]:

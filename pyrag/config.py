@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Mapping
@@ -53,13 +54,19 @@ def _http_url(value: str) -> str:
     return value
 
 
-def _encoding(value: str) -> str:
+_NO_CHARSETS = {"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"}
+
+
+def _encoding(value: str) -> str | None:
     try:
         b"".decode(value)
-        "".encode(value)
+        "".encode(value)  # both refuse codecs that turn bytes to bytes or text to text, such as hex and rot13
+        name = codecs.lookup(value).name.replace("_", "-")
     except (LookupError, ValueError):
-        raise ValueError("expected a text encoding that Python knows, such as gb18030 or cp1252") from None
-    return value
+        name = "undefined"
+    if name in _NO_CHARSETS:
+        raise ValueError("expected a text encoding that Python knows, such as gb18030 or cp1252")
+    return None if name in ("utf-8", "utf-8-sig") else value  # UTF-8 is tried in any case
 
 
 def _device(value: str) -> str:
@@ -70,7 +77,7 @@ def _device(value: str) -> str:
 
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
-Encoding = Annotated[str, AfterValidator(_encoding)]
+Encoding = Annotated[str | None, AfterValidator(_encoding)]
 Device = Annotated[str, AfterValidator(_device)]
 
 
@@ -88,7 +95,7 @@ class Settings(BaseModel):
     vault_path: Path | None = Field(
         None, alias="VAULT_PATH", description="vault that `rag ingest` takes without a path"
     )
-    vault_encoding: Encoding | None = Field(
+    vault_encoding: Encoding = Field(
         None, alias="RAG_VAULT_ENCODING", description="what notes are that are not UTF-8, e.g. gb18030"
     )
     embedding_provider: Literal["fake", "local-qwen3", "local-e5", "openai-compatible"] = Field(

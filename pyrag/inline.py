@@ -16,7 +16,16 @@ _TAG = re.compile(
 )
 _MARK = re.compile(r"\\|`+|<|\$|!?\[\[|\]\(|#")
 _WIKILINK = re.compile(r"(!?)\[\[([^\[\]\n]+)\]\]")
-_HTML_TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")
+# CommonMark 0.31: open and closing tags (6.6) and URI autolinks (6.5)
+_HTML_TAG = re.compile(
+    r"<(?:[A-Za-z][A-Za-z0-9-]*+"
+    r"(?:\s++[A-Za-z_:][A-Za-z0-9_.:-]*+(?:\s*+=\s*+(?:[^\s\"'=<>`]++|'[^']*+'|\"[^\"]*+\"))?+)*+\s*+/?+>"
+    r"|/[A-Za-z][A-Za-z0-9-]*+\s*+>"
+    r"|[A-Za-z][A-Za-z0-9+.-]{1,31}+:[^\s<>]*+>)"
+)
+# What hides everything up to its end: HTML comments and the rest of 6.6, and Templater's commands
+_HIDDEN = (("<!--", "-->", 2), ("<![CDATA[", "]]>", 9), ("<?", "?>", 2), ("<!", ">", 2), ("<%", "%>", 2))
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
 _INLINE_MATH = re.compile(r"\$(?=\S)[^$\n]*(?<=\S)\$(?!\d)")
 _DESTINATION = re.compile(
     r"\]\([ \t]*+(?:<[^<>\n]*+>|[^\s()]*+(?:\([^\s()]*+\)[^\s()]*+)*+)"
@@ -30,38 +39,35 @@ def scan_inline(text: str, *, table: bool = False) -> tuple[list[tuple[int, str]
     """All tags as (offset, tag) and all wikilinks of one block's source text, in order.
 
     `text` is what one paragraph, heading or table row holds; `table` says that a bar separates cells there,
-    so `\\|` is a bar inside a link. Text in `%%comments%%` counts, as in Obsidian's own index; text in HTML
-    comments does not. Time is linear in the length of the text.
+    so `\\|` is a bar inside a link, and code, math or HTML ends with its cell. Text in `%%comments%%` counts,
+    as in Obsidian's own index; text in HTML comments and Templater commands (`<% %>`) does not. Time is
+    linear in the length of the text.
     """
     tags: list[tuple[int, str]] = []
     links: list[Link] = []
     code = _CodeSpans(text)
-    no_comment_end = no_math_end = False
+    ends = _Ends(text)
+    borders = [found.start() for found in _CELL_BORDER.finditer(text)] if table else []
     tag_end = -1
     position = 0
     while found := _MARK.search(text, position):
         start, mark = found.start(), found.group()
         position = found.end()
+        cell = bisect_left(borders, start)
+        limit = borders[cell] if cell < len(borders) else len(text)
         if mark == "\\":
             position += text[position : position + 1] in _ESCAPABLE
         elif mark[0] == "`":
-            position = code.end(start, position)
+            position = code.end(start, position, limit)
         elif mark == "<":
-            if text.startswith("<!--", start):
-                end = -1 if no_comment_end else text.find("-->", start)
-                no_comment_end = end < 0
-                position = position if no_comment_end else end + 3
-            elif tag := _HTML_TAG.match(text, start):
-                position = tag.end()
+            position = _html_end(text, start, limit, ends)
         elif mark == "$":
             if text.startswith("$$", start):
-                end = -1 if no_math_end else text.find("$$", start + 2)
-                no_math_end = end < 0
-                position = start + 2 if no_math_end else end + 2
-            elif math := _INLINE_MATH.match(text, start):
+                position = ends.after("$$", start + 2, limit) or start + 2
+            elif math := _INLINE_MATH.match(text, start, limit):
                 position = math.end()
         elif mark == "](":
-            if destination := _DESTINATION.match(text, start):
+            if destination := _DESTINATION.match(text, start, limit):
                 position = destination.end()
         elif mark == "#":
             before = text[start - 1 : start]
@@ -80,6 +86,31 @@ def scan_inline(text: str, *, table: bool = False) -> tuple[list[tuple[int, str]
     return tags, links
 
 
+def _html_end(text: str, start: int, limit: int, ends: _Ends) -> int:
+    """Where the HTML or Templater command at `start` ends, or the offset after its `<` if there is none."""
+    for opening, closing, length in _HIDDEN:
+        if text.startswith(opening, start):
+            return ends.after(closing, start + length, limit) or start + 1
+    tag = _HTML_TAG.match(text, start, limit)
+    return tag.end() if tag else start + 1
+
+
+class _Ends:
+    """Finds closing marks; each mark is looked for once from any place on, so that time stays linear."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._next: dict[str, int] = {}
+
+    def after(self, mark: str, start: int, limit: int) -> int | None:
+        """The offset after the first `mark` at or after `start` that ends by `limit`, else None."""
+        at = self._next.get(mark, -1)
+        if at < start:
+            at = self._text.find(mark, start)
+            self._next[mark] = at = len(self._text) if at < 0 else at
+        return at + len(mark) if at + len(mark) <= limit else None
+
+
 class _CodeSpans:
     """Finds the end of code spans: a run of backticks closes at the next run of the same length.
 
@@ -90,8 +121,8 @@ class _CodeSpans:
         self._text = text
         self._runs: dict[int, list[int]] | None = None
 
-    def end(self, start: int, after: int) -> int:
-        """Where the span that opens at `start` ends, or `after`, the end of its opening run, if never."""
+    def end(self, start: int, after: int, limit: int) -> int:
+        """Where the span that opens at `start` ends, or `after`, its opening run's end, if not by `limit`."""
         if self._runs is None:
             self._runs = {}
             for run in re.finditer("`+", self._text):
@@ -99,7 +130,8 @@ class _CodeSpans:
         length = after - start
         closers = self._runs.get(length, [])
         index = bisect_left(closers, after)
-        return closers[index] + length if index < len(closers) else after
+        closed = index < len(closers) and closers[index] + length <= limit
+        return closers[index] + length if closed else after
 
 
 def _tag(text: str) -> str | None:

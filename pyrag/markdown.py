@@ -6,15 +6,17 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_block import StateBlock, reference
+from markdown_it.rules_block import StateBlock, blockquote, list_block, reference
+from mdit_py_plugins.footnote.index import footnote_def
 
 from pyrag.frontmatter import clean_surrogates, frontmatter_tags, split_frontmatter
 from pyrag.inline import scan_inline
 from pyrag.models import Block, Link, Note, Section
 
 if TYPE_CHECKING:
+    from markdown_it.parser_block import RuleFuncBlockType
     from markdown_it.rules_inline import StateInline
-from markdown_it.token import Token
+    from markdown_it.token import Token
 
 Kind = Literal["heading", "text", "list", "table", "fence", "quote", "html"]
 
@@ -25,6 +27,8 @@ _LEAVES: dict[str, Kind] = {
     "paragraph_open": "text",
     "hr": "text",
     "fence": "fence",
+    "math_block": "fence",
+    "templater_block": "html",
     "code_block": "fence",
     "html_block": "html",
     "table_open": "table",
@@ -33,7 +37,12 @@ _CONTAINERS: dict[str, Kind] = {
     "bullet_list_open": "list",
     "ordered_list_open": "list",
     "blockquote_open": "quote",
+    "footnote_reference_open": "quote",
 }
+_BORDERS = ("list_item", "blockquote", "footnote_reference")  # what the depth of a leaf block counts
+# Obsidian's blocks of several lines between marks: the closing mark, and the block that it makes
+_SPANS = {"$$": ("$$", "math_block"), "%%": ("%%", "comment"), "<%": ("%>", "templater_block")}
+_NESTING = 100  # lists, quotes and footnotes within each other; deeper ones are read as text
 _PLAIN_HEADING = re.compile(r"[^\\`*_\[\]<>&!~=%{}\n]*")
 _OBSIDIAN = re.compile(
     r"(?P<embed>!?)\[\[(?P<target>[^\[\]|]*)(?:\|(?P<alias>[^\[\]]*))?\]\]"
@@ -47,9 +56,10 @@ _QUOTE_MARKS = re.compile(r"^[ \t]*>[ \t>]*", re.MULTILINE)
 def parse_note(text: str) -> Note:
     """The frontmatter, tags, body lines and sections of a Markdown text. Never raises on any text.
 
-    Blocks are CommonMark's (0.31) plus GFM tables, headings only those outside lists, quotes, code and HTML.
-    Every body line that is not blank is in exactly one block. Line ends become LF; a byte-order mark and NUL
-    are dropped; surrogate pairs are joined and lone ones replaced.
+    Blocks are CommonMark's (0.31) plus GFM tables, footnotes, and Obsidian's `$$` math, `%%` comments and
+    Templater commands of several lines; headings only those outside all of these, lists, quotes, code and
+    HTML. Every body line that is not blank is in exactly one block. Line ends become LF; a byte-order mark
+    and NUL are dropped; surrogate pairs are joined and lone ones replaced.
     """
     frontmatter, body, warnings = split_frontmatter(clean_text(text))
     *whole, last = body.split("\n")
@@ -67,18 +77,95 @@ def clean_text(text: str) -> str:
 
 
 def _reference_but_no_footnote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """CommonMark's link reference definitions; `[^1]: text` stays text, since it is an Obsidian footnote."""
+    """CommonMark's link reference definitions; `[^1]: text` is none, since it is an Obsidian footnote."""
     first = state.bMarks[start] + state.tShift[start]
     if not state.src.startswith("[", first) or state.src.startswith("[^", first):
         return False
     return reference(state, start, end, silent)
 
 
+def _footnote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """The plugin's footnote definition, with the lines it takes."""
+    index = len(state.tokens)
+    if not footnote_def(state, start, end, silent):
+        return False
+    if not silent:
+        state.tokens[index].map = [start, state.line]
+    return True
+
+
+def _nested(rule: RuleFuncBlockType) -> RuleFuncBlockType:
+    """The rule down to `_NESTING` levels. Beyond its own limit the parser would drop all that follows."""
+
+    def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+        deeper = state.sCount[start] >= state.blkIndent
+        return not (deeper and state.level >= _NESTING) and rule(state, start, end, silent)
+
+    return limited
+
+
+def _span(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Block rule for `_SPANS`: from a line that begins with the mark to the line that holds the closing one.
+
+    What is closed on the line where it begins, or never, is ordinary text.
+    """
+    begin, line_end = state.bMarks[start] + state.tShift[start], state.eMarks[start]
+    mark = state.src[begin : begin + 2]
+    if mark not in _SPANS or begin + 2 > line_end or state.is_code_block(start):
+        return False
+    closing, kind = _SPANS[mark]
+    last = start if closing in state.src[begin + 2 : line_end] else _closing_line(state, closing, start, end)
+    if last == start:
+        return False
+    if silent:
+        return True
+    state.line = last + 1
+    if kind == "comment":  # a paragraph: its tags and links count, as in Obsidian's own index
+        state.push("paragraph_open", "p", 1).map = [start, last + 1]
+        inline = state.push("inline", "", 0)
+        inline.map = [start, last + 1]
+        inline.content = state.getLines(start, last + 1, state.blkIndent, False)
+        state.push("paragraph_close", "p", -1)
+    else:
+        token = state.push(kind, "", 0)
+        token.map, token.markup = [start, last + 1], mark
+    return True
+
+
+def _closing_line(state: StateBlock, closing: str, start: int, end: int) -> int:
+    """The first line after `start` that closes the span, within the container; `start` if none does.
+
+    Lines known to hold no closing mark are not searched again, so time stays linear.
+    """
+    searched: dict[str, tuple[int, int]] = state.env.setdefault("unclosed", {})
+    first, after = searched.get(closing, (0, 0))
+    if first <= start < after:
+        return start
+    line = start + 1
+    while line < end:
+        begin, line_end = state.bMarks[line] + state.tShift[line], state.eMarks[line]
+        if begin < line_end and state.sCount[line] < state.blkIndent:
+            break
+        text = state.src[begin:line_end]
+        if closing == "$$" and text.startswith(("```", "~~~")):
+            break  # `$$` is also a variable of the shell: it closes nothing from inside code
+        if text.rstrip().endswith("$$") if closing == "$$" else closing in text:
+            return line
+        line += 1
+    searched[closing] = (start, line)
+    return start
+
+
 def _block_parser() -> MarkdownIt:
     """Blocks only. At the preset's nesting limit of 20 a deep list would swallow the headings after it."""
-    parser = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")
+    parser = MarkdownIt("commonmark", {"maxNesting": 10 * _NESTING}).enable("table")
     parser.core.ruler.enableOnly(["normalize", "block"])
-    parser.block.ruler.at("reference", _reference_but_no_footnote)
+    rules = parser.block.ruler
+    rules.at("reference", _reference_but_no_footnote)
+    rules.at("list", _nested(list_block), {"alt": ["paragraph", "reference", "blockquote"]})
+    rules.at("blockquote", _nested(blockquote), {"alt": ["paragraph", "reference", "blockquote", "list"]})
+    rules.before("reference", "footnote", _nested(_footnote), {"alt": ["paragraph", "reference"]})
+    rules.before("fence", "span", _span, {"alt": ["paragraph", "reference", "blockquote", "list"]})
     return parser
 
 
@@ -231,7 +318,7 @@ def _end_of(tokens: list[Token], position: int) -> int:
 
 
 def _fence(token: Token) -> str:
-    return token.markup if token.type == "fence" else ""
+    return token.markup if token.type in ("fence", "math_block") else ""
 
 
 def _children(tokens: list[Token]) -> tuple[Block, ...]:
@@ -240,10 +327,10 @@ def _children(tokens: list[Token]) -> tuple[Block, ...]:
     depth = 0
     border = 0  # depth of the outermost item that began since the last leaf
     for token in tokens:
-        if token.type in ("list_item_open", "blockquote_open"):
+        if token.type.removesuffix("_open") in _BORDERS:
             depth += 1
             border = border or depth
-        elif token.type in ("list_item_close", "blockquote_close"):
+        elif token.type.removesuffix("_close") in _BORDERS:
             depth -= 1
         elif token.map and (kind := _LEAVES.get(token.type)):
             start, end = token.map

@@ -195,7 +195,7 @@ class Cutter:
         if not leaf.markup:
             return "", ""
         indent = opener[: opener.index(leaf.markup)]
-        if count_tokens(opener) > self._sizes.maximum // 8:
+        if leaf.markup == "$$" or count_tokens(opener) > self._sizes.maximum // 8:
             opener = f"{indent}{leaf.markup}\n"
         close = "".join(mark if mark in "> \t" else " " for mark in indent) + leaf.markup
         return (opener, close) if count_tokens(opener + close) <= self._sizes.maximum // 4 else ("", "")

@@ -601,7 +601,7 @@ def test_tag_numeric_digit_first_cjk(stored: Stored) -> None:
         ("##x ###y #", []),
         ("- [x] #a\n1. #b\n> [!note] #c\n> #d\n\n| h |\n| - |\n| #e |\n\n[^1]: #f", [*"abcdef"]),
         ("Title #a\n===\n\n## Sub #b ##", ["a", "b"]),
-        ("[[Page#no]] [[Page #no]] [x](#no) <https://x.test/ #no> https://x.test/#no", []),
+        ("[[Page#no]] [[Page #no]] [x](#no) <https://x.test/?a#no> https://x.test/#no", []),
         ("\\#no &#35;no `#no` `` ` #no ``\n\n```\n#no\n```\n\n\t#no", []),
         ("%% #a %%\n\n%%\n#b\n%%", ["a", "b"]),
     ],

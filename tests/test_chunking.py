@@ -224,6 +224,15 @@ def test_long_fence_is_cut_at_lines_and_each_piece_is_a_fence(opener: str, close
     assert [line for chunk in made for line in chunk.content.split("\n") if "value_" in line] == lines
 
 
+def test_long_math_is_cut_at_lines_and_each_piece_is_math() -> None:
+    lines = [f"x_{{{number}}} = \\frac{{a_{number}}}{{b_{number}}} \\\\" for number in range(200)]
+    made = chunks("$$ y = 1\n\n" + "\n\n".join(lines) + "\n\n# no\n$$\n")
+    assert len(made) > 2
+    assert all(chunk.content.startswith("$$") and chunk.content.endswith("\n$$") for chunk in made)
+    assert [line for chunk in made for line in chunk.content.splitlines() if line.startswith("x_")] == lines
+    assert {chunk.heading_path for chunk in made} == {()}
+
+
 def test_unclosed_fence_is_closed_in_all_pieces_but_the_last() -> None:
     made = chunks("```sh\n" + "".join(f"value_{n} = compute({n})\n" for n in range(500)))
     assert all(chunk.content.startswith("```sh\n") for chunk in made)

@@ -77,7 +77,10 @@ WRONG = {
     "RAG_RETRIEVAL": ("'vector'", ["Vector", "fast"]),
     "RAG_CONTEXT_TOKEN_BUDGET": ("expected", ["0", "99", "-1", "1.5", "6k", "1000001"]),
     "RAG_FALLBACK_ENABLED": ("expected true or false", ["maybe", "2", "ja"]),
-    "RAG_VAULT_ENCODING": ("expected a text encoding", ["no-such", "hex", "rot13"]),
+    "RAG_VAULT_ENCODING": (
+        "expected a text encoding",
+        ["no-such", "hex", "rot13", "unicode_escape", "raw_unicode_escape", "punycode", "idna", "undefined"],
+    ),
     "VAULT_PATH": ("no such home folder", ["~nobody-of-this-name/notes"]),
     "PYRAG_HOME": ("no such home folder", ["~nobody-of-this-name/data"]),
     "EMBEDDING_CACHE_DIR": ("no such home folder", ["~nobody-of-this-name/cache"]),
@@ -742,3 +745,8 @@ def test_a_vendors_variables_change_nothing(vendor: str) -> None:
     assert settings == load(environ=real).settings
     with pytest.raises(LlmConfigMissing, match=r"needs LLM_BASE_URL, LLM_API_KEY, LLM_MODEL$"):
         build_llm(settings)
+
+
+@pytest.mark.parametrize("name", ["utf-8", "UTF8", "utf_8_sig"])
+def test_utf_8_as_the_vaults_encoding_is_the_default(name: str) -> None:
+    assert load(environ={"RAG_VAULT_ENCODING": name}).settings.vault_encoding is None

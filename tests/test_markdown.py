@@ -267,6 +267,65 @@ def test_deeply_nested_list_does_not_swallow_the_headings_after_it() -> None:
     assert headings(parse_note(f"{items}\n# After\n")) == [(1, "After")]
 
 
+@pytest.mark.parametrize("unit", ["- a\n", "> ", "[^1]: ", "- > [^1]: "])
+def test_nesting_of_any_depth_drops_nothing_that_follows(unit: str) -> None:
+    nested = "".join(f"{'  ' * depth}{unit}" for depth in range(400)) if "\n" in unit else f"{unit * 400}x\n"
+    note = parse_note(f"{nested}\n# After\n\n- item #tag\n")
+    assert headings(note) == [(1, "After")]
+    assert note.sections[-1].tags == ("tag",)
+    assert [block.kind for block in note.sections[-1].blocks] == ["heading", "list"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("$$\na\n\n# no\n\nb #no [[no]]\n$$", "fence"),
+        ("$$ a\n\nb\n===\n\nc $$", "fence"),
+        ("%%\n# no\n\ntext\n---\n%%", "text"),
+        ("%% from here\n\n# no\n\nto here %% and on", "text"),
+        ('<%*\n# no\n\ntR += "#no [[no]]"\n%>', "html"),
+    ],
+)
+def test_math_comments_and_templater_commands_are_one_block(text: str, kind: str) -> None:
+    note = parse_note(f"{text}\n\n# After\n")
+    assert headings(note) == [(1, "After")]
+    assert [(block.kind, block.start, block.end) for block in note.sections[0].blocks] == [
+        (kind, 0, text.count("\n") + 1)
+    ]
+    assert inline_tags(text) == []
+    assert links(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$$ is the process id\n\n# Yes\n\n```sh\nkill $$\n```",
+        "%% never closed\n\n# Yes",
+        "<% never closed\n\n# Yes",
+        "$$ a $$\n\n# Yes\n\n$$ b $$",
+        "- $$ a\n\n# Yes\n\n$$",
+        "    $$\n\n# Yes\n\n    $$",
+    ],
+)
+def test_what_is_not_closed_in_its_place_hides_no_heading(text: str) -> None:
+    assert headings(parse_note(text)) == [(1, "Yes")]
+
+
+def test_a_footnote_holds_its_indented_paragraphs() -> None:
+    text = "Text.[^n]\n\n[^n]: First #a\n\n    Second #b [[Link]]\n\n    # no\n\nAfter #c\n\n# H\n"
+    note = parse_note(text)
+    assert headings(note) == [(1, "H")]
+    assert inline_tags(text) == ["a", "b", "c"]
+    assert links(text) == [Link("Link")]
+    footnote = note.sections[0].blocks[1]
+    assert (footnote.kind, footnote.start) == ("quote", 2)
+    assert [(child.kind, child.start) for child in footnote.children] == [
+        ("text", 2),
+        ("text", 4),
+        ("heading", 6),
+    ]
+
+
 # --- blocks
 
 
@@ -374,7 +433,10 @@ def test_inline_tags_follow_obsidian() -> None:
         ("`#no` ``a ` #no`` ` #yes", ["yes"]),
         ("```\n#no\n```\n\n    #no\n\n~~~sh\n#no", []),
         ("[a #yes](https://x.test/#no) [b]( #no) https://x.test/ \\#no", ["yes"]),
-        ("<a href= #no>x</a>", []),
+        ("<a href= '#no'>x</a> <?x #no?> <!X #no> <![CDATA[ #no ]]> <b class=x #no >", ["no"]),
+        ("a < b #yes > c <x, #too>", ["yes", "too"]),
+        ("<% tp.x #no %> #yes %>", ["yes"]),
+        ('| a $1 | #t | $2 |\n|-|-|-|\n| `x | #u | `y |\n| <b c="| #v | " > |', ["t", "u", "v"]),
         ("#a#b #c/d/ #e_f-g", ["a", "b", "c/d", "e_f-g"]),
         ("|x|\n|-|\n|#cell|", ["cell"]),
         (">#quoted\n> - #item\n> > #deep", ["quoted", "item", "deep"]),
@@ -442,6 +504,9 @@ def test_embeds_headings_and_blocks_are_told_apart() -> None:
         ("[[a|100]]", [Link("a", alias="100")]),
         ("[^1]: [[Source]]", [Link("Source")]),
         ("%% [[Hidden]] %%", [Link("Hidden")]),
+        ("a < b [[Yes]] > c", [Link("Yes")]),
+        ('<% "[[" + tp.file.title + "]]" %>', []),
+        ("| `a | [[Yes]] | b` |\n|-|-|-|\n| $$ | [[Too]] | $$ |", [Link("Yes"), Link("Too")]),
         ("[[Cafe\u0301]]", [Link("Café")]),
     ],
 )
@@ -460,6 +525,17 @@ def test_links_where_obsidian_sees_them(text: str, expected: list[Link]) -> None
         "<a ",
         "$a ",
         "](a(b ",
+        "<? ",
+        "<a b='",
+        "<a b ",
+        "<% \n",
+        "- $$\n",
+        "$$\nx\n\n",
+        "- %% a\n",
+        "  <% a\n  b\n",
+        "[^1]: ",
+        "[^1]: a\n\n",
+        "| <!-- ",
         "#a ",
         "![[",
         "> ",
