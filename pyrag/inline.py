@@ -26,7 +26,7 @@ _HTML_TAG = re.compile(
 # What hides everything up to its end: HTML comments and the rest of 6.6, and Templater's commands
 _HIDDEN = (("<!--", "-->", 2), ("<![CDATA[", "]]>", 9), ("<?", "?>", 2), ("<!", ">", 2), ("<%", "%>", 2))
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
-_INLINE_MATH = re.compile(r"\$(?=\S)[^$\n]*(?<=\S)\$(?!\d)")
+_INLINE_MATH = re.compile(r"\$(?=\S)(?:\\.|[^$\\\n])*+(?<=\S)\$(?!\d)")
 _DESTINATION = re.compile(
     r"\]\([ \t]*+(?:<[^<>\n]*+>|[^\s()]*+(?:\([^\s()]*+\)[^\s()]*+)*+)"
     r"(?:\s++(?:\"[^\"]*+\"|'[^']*+'|\([^()]*+\)))?\s*+\)"

@@ -38,10 +38,17 @@ _CONTAINERS: dict[str, Kind] = {
     "ordered_list_open": "list",
     "blockquote_open": "quote",
     "footnote_reference_open": "quote",
+    "comment_open": "quote",
 }
-_BORDERS = ("list_item", "blockquote", "footnote_reference")  # what the depth of a leaf block counts
-# Obsidian's blocks of several lines between marks: the closing mark, and the block that it makes
-_SPANS = {"$$": ("$$", "math_block"), "%%": ("%%", "comment"), "<%": ("%>", "templater_block")}
+_BORDERS = (
+    "list_item",
+    "blockquote",
+    "footnote_reference",
+    "comment",
+)  # what the depth of a leaf block counts
+# Obsidian's blocks of several lines: opening and closing mark of math, comments and Templater commands
+_SPANS = {"$$": "$$", "%%": "%%", "<%": "%>"}
+_FENCE_LINE = re.compile(r"(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*(`{3,}|~{3,})(.*)")
 _NESTING = 100  # lists, quotes and footnotes within each other; deeper ones are read as text
 _PLAIN_HEADING = re.compile(r"[^\\`*_\[\]<>&!~=%{}\n]*")
 _OBSIDIAN = re.compile(
@@ -111,48 +118,68 @@ def _span(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """
     begin, line_end = state.bMarks[start] + state.tShift[start], state.eMarks[start]
     mark = state.src[begin : begin + 2]
-    if mark not in _SPANS or begin + 2 > line_end or state.is_code_block(start):
+    if mark not in _SPANS or begin + 2 > line_end or state.is_code_block(start) or state.env.get(mark):
         return False
-    closing, kind = _SPANS[mark]
-    last = start if closing in state.src[begin + 2 : line_end] else _closing_line(state, closing, start, end)
+    rest = state.src[begin + 2 : line_end]
+    last = start if _SPANS[mark] in rest else _closing_line(state, mark, start, end, bool(rest.strip()))
     if last == start:
         return False
     if silent:
         return True
-    state.line = last + 1
-    if kind == "comment":  # a paragraph: its tags and links count, as in Obsidian's own index
-        state.push("paragraph_open", "p", 1).map = [start, last + 1]
-        inline = state.push("inline", "", 0)
-        inline.map = [start, last + 1]
-        inline.content = state.getLines(start, last + 1, state.blkIndent, False)
-        state.push("paragraph_close", "p", -1)
+    if mark == "%%":
+        _comment(state, start, last + 1)
     else:
-        token = state.push(kind, "", 0)
+        token = state.push("math_block" if mark == "$$" else "templater_block", "", 0)
         token.map, token.markup = [start, last + 1], mark
+    state.line = last + 1
     return True
 
 
-def _closing_line(state: StateBlock, closing: str, start: int, end: int) -> int:
+def _comment(state: StateBlock, start: int, end: int) -> None:
+    """The blocks inside a comment, below a token of its own: tags and links count, as in Obsidian's index.
+
+    A mark alone on its line is in none of them.
+    """
+    alone = [state.src[state.bMarks[line] : state.eMarks[line]].strip() == "%%" for line in (start, end - 1)]
+    state.push("comment_open", "", 1).map = [start, end]
+    first, after = start + alone[0], end - alone[1]
+    line_max, state.lineMax, state.env["%%"] = state.lineMax, after, True
+    state.md.block.tokenize(state, first, after)
+    state.lineMax, state.env["%%"] = line_max, False
+    state.push("comment_close", "", -1)
+
+
+def _closing_line(state: StateBlock, mark: str, start: int, end: int, with_text: bool) -> int:
     """The first line after `start` that closes the span, within the container; `start` if none does.
 
-    Lines known to hold no closing mark are not searched again, so time stays linear.
+    A mark inside a code fence closes nothing. Math holds no fence, and no blank line either where it begins
+    with text, as in LaTeX: `$$` is also a variable of the shell. Lines known to hold no closing mark are not
+    searched again, so time stays linear.
     """
     searched: dict[str, tuple[int, int]] = state.env.setdefault("unclosed", {})
-    first, after = searched.get(closing, (0, 0))
+    first, after = searched.get(mark, (0, 0))
     if first <= start < after:
         return start
+    indent = min(state.blkIndent, state.sCount[start])
+    fence = ""
     line = start + 1
     while line < end:
         begin, line_end = state.bMarks[line] + state.tShift[line], state.eMarks[line]
-        if begin < line_end and state.sCount[line] < state.blkIndent:
+        if begin < line_end and state.sCount[line] < indent:
             break
         text = state.src[begin:line_end]
-        if closing == "$$" and text.startswith(("```", "~~~")):
-            break  # `$$` is also a variable of the shell: it closes nothing from inside code
-        if text.rstrip().endswith("$$") if closing == "$$" else closing in text:
+        found = _FENCE_LINE.match(text)
+        if mark == "$$" and (found or (with_text and not text.strip())):
+            return start
+        if fence:
+            if found and found[1].startswith(fence) and not found[2].strip():
+                fence = ""
+        elif found:
+            fence = found[1]
+        elif _SPANS[mark] in text:
             return line
         line += 1
-    searched[closing] = (start, line)
+    searched[mark] = (start, line)
     return start
 
 

@@ -280,9 +280,13 @@ def test_nesting_of_any_depth_drops_nothing_that_follows(unit: str) -> None:
     ("text", "kind"),
     [
         ("$$\na\n\n# no\n\nb #no [[no]]\n$$", "fence"),
-        ("$$ a\n\nb\n===\n\nc $$", "fence"),
-        ("%%\n# no\n\ntext\n---\n%%", "text"),
-        ("%% from here\n\n# no\n\nto here %% and on", "text"),
+        ("$$ a\nb\n===\n# no\nc $$", "fence"),
+        ("$$\n# no\n$$.", "fence"),
+        ("$$\n# no\n$$ (1) ^block", "fence"),
+        ("%%\n# no\n\ntext\n---\n%%", "quote"),
+        ("%% from here\n\n# no\n\nto here %% and on", "quote"),
+        ("%%\n```\nprintf('%%')\n# no\n```\nx\n%%", "quote"),
+        ("%%\n~~~\n#no [[no]]\n~~~\n\n    #no2\n%%", "quote"),
         ('<%*\n# no\n\ntR += "#no [[no]]"\n%>', "html"),
     ],
 )
@@ -303,12 +307,35 @@ def test_math_comments_and_templater_commands_are_one_block(text: str, kind: str
         "%% never closed\n\n# Yes",
         "<% never closed\n\n# Yes",
         "$$ a $$\n\n# Yes\n\n$$ b $$",
+        "$$ costs 5\n\n# Yes\n\ntext ends with $$",
+        "$$ x\n\n    kill $$\n\n# Yes",
+        "$$ x\n\n- ```sh\n  kill $$\n  ```\n\n# Yes",
+        "$$\n\n> ```sh\n> kill $$\n> ```\n\n# Yes",
+        "%% open\n\n```sh\nprintf '%%d'\n```\n\n# Yes",
+        "<% open\n\n1. ```erb\n   <%= x %>\n   ```\n\n# Yes",
         "- $$ a\n\n# Yes\n\n$$",
         "    $$\n\n# Yes\n\n    $$",
     ],
 )
 def test_what_is_not_closed_in_its_place_hides_no_heading(text: str) -> None:
     assert headings(parse_note(text)) == [(1, "Yes")]
+
+
+@pytest.mark.parametrize("mark", ["$$", "%%", "<%*"])
+def test_a_block_of_obsidian_ends_the_list_before_it(mark: str) -> None:
+    closing = {"<%*": "%>"}.get(mark, mark)
+    note = parse_note(f"- item\n  - sub\n{mark}\nx\n\n# no\n\n{closing}\n\n# Yes\n")
+    assert headings(note) == [(1, "Yes")]
+    assert [block.kind for block in note.sections[0].blocks][0] == "list"
+    assert len(note.sections[0].blocks) == 2
+
+
+def test_a_comment_holds_blocks_with_their_tags_and_links() -> None:
+    text = "%%\n`open\n\n#yes [[Link]]\n\n| [[B\\|c]] |\n|-|\n| d |\n%%\n\n# H\n"
+    assert inline_tags(text) == ["yes"]
+    assert links(text) == [Link("Link"), Link("B", alias="c")]
+    comment = parse_note(text).sections[0].blocks[0]
+    assert [child.kind for child in comment.children] == ["text", "text", "table"]
 
 
 def test_a_footnote_holds_its_indented_paragraphs() -> None:
@@ -430,6 +457,7 @@ def test_inline_tags_follow_obsidian() -> None:
         ("a <!-- #no --> b\n\n<!-- #no -->\n\n<div>\n#no\n</div>", []),
         ("m $a #no b$ n; x $$ #no $$ y\n\n$$\n#no\n$$", []),
         ("costs $5 #yes and $6", ["yes"]),
+        ("$a\\$ #no b$ #yes", ["yes"]),
         ("`#no` ``a ` #no`` ` #yes", ["yes"]),
         ("```\n#no\n```\n\n    #no\n\n~~~sh\n#no", []),
         ("[a #yes](https://x.test/#no) [b]( #no) https://x.test/ \\#no", ["yes"]),
