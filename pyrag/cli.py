@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyrag.embedded import EmbeddedServer
     from pyrag.evaluation import Outcome
     from pyrag.ingest import IngestReport
-    from pyrag.schemas import AskResponse
+    from pyrag.schemas import AskResponse, Filter
     from pyrag.service import Service
 
 EXIT_FAILED_FILES = 3
@@ -78,6 +78,18 @@ EncodingOption = Annotated[
 TopKOption = Annotated[
     int | None,
     typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5)."),
+]
+VaultOption = Annotated[str | None, typer.Option("--vault", metavar="PATH", help="Only notes of this vault.")]
+PathOption = Annotated[
+    str | None, typer.Option("--path", metavar="PREFIX", help="Only this folder or note below the vault.")
+]
+TagOption = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only chunks with this tag; of several, any.")
+]
+AllTagsOption = Annotated[bool, typer.Option("--all-tags", help="Of several --tag, all.")]
+AfterOption = Annotated[
+    str | None,
+    typer.Option("--updated-after", metavar="TIME", help="Only what changed in the index after this time."),
 ]
 
 
@@ -357,10 +369,16 @@ def search(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="What to look for.")],
     top_k: TopKOption = None,
+    vault: VaultOption = None,
+    path: PathOption = None,
+    tag: TagOption = None,
+    all_tags: AllTagsOption = False,
+    updated_after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the chunks nearest to a question, best first."""
-    response = _service(ctx, query).search(query, top_k)
+    wanted = _filter(vault, path, tag, all_tags, updated_after)
+    response = _service(ctx, query).search(query, top_k, wanted)
     if as_json:
         _print_json(response.model_dump())
         return
@@ -381,15 +399,80 @@ def ask(
         bool,
         typer.Option("--fallback", help="Allow general knowledge if RAG_FALLBACK_ENABLED=true."),
     ] = False,
+    vault: VaultOption = None,
+    path: PathOption = None,
+    tag: TagOption = None,
+    all_tags: AllTagsOption = False,
+    updated_after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer a question from the knowledge base with citations, or say honestly that it holds no answer."""
+    """Answer a question from the knowledge base with citations, or say honestly that it holds no answer.
+
+    The answer appears as the model writes it. With --json it is one document, the body of POST /ask.
+    """
+    from contextlib import closing
+
+    from pyrag.schemas import AskResponse, RetrievalEvent, TokenEvent
+
+    wanted = _filter(vault, path, tag, all_tags, updated_after)
     service = _service(ctx, question)
-    response = service.ask(question, top_k, fallback)
     if as_json:
-        _print_json(response.model_dump())
-    else:
-        _print_answer(response, service.settings.threshold)
+        _print_json(service.ask(question, top_k, fallback, wanted).model_dump())
+        return
+    asked = service.retrieve_for(question, top_k, fallback, wanted)
+    with closing(service.answer(asked, stream=True)) as events:
+        for event in events:
+            if isinstance(event, RetrievalEvent):
+                _print_head(event.mode, event.confidence, service.settings.threshold)
+            elif isinstance(event, TokenEvent):
+                print("\n".join(shown(line) for line in event.token.split("\n")), end="", flush=True)
+            elif isinstance(event, AskResponse):
+                print()
+                _print_citations(event)
+
+
+@app.command(
+    "serve", epilog="Example: rag serve --bind 127.0.0.1:8000\n\nThen: curl -sS localhost:8000/health"
+)
+def serve(
+    ctx: typer.Context,
+    bind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Where to listen; default 127.0.0.1:8000; may be repeated."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes.")] = 2,
+    threads: Annotated[
+        int, typer.Option(min=2, max=1000, help="Threads in each; an answer being written holds one.")
+    ] = 256,
+) -> None:
+    """Serve the HTTP API for agents with gunicorn: /search, /ask, /ask/stream, /health, /docs.
+
+    One in eight threads stays free for short requests; answers beyond that get 503. There is no
+    authentication: listen on other addresses only behind a proxy that has one (docs/operations.md).
+    """
+    from pyrag.service import open_database
+
+    loaded = configuration(ctx)
+    open_database(loaded.settings, note)  # starts the embedded server, once for all workers
+    environment = {
+        **os.environ,
+        "PYRAG_ANSWERS": str(threads - max(1, threads // 8)),
+        "PYRAG_LOG_FORMAT": loaded.settings.log_format,
+    }
+    if ctx.obj is not None:
+        environment["PYRAG_ENV_FILE"] = str(ctx.obj)
+    arguments = [
+        "--config",
+        "python:pyrag.gunicorn_conf",
+        "--workers",
+        str(workers),
+        "--threads",
+        str(threads),
+    ]
+    for address in bind or []:
+        arguments += ["--bind", address]
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "gunicorn", *arguments], environment)
 
 
 @app.command("eval", epilog="Example: rag eval --answers")
@@ -464,12 +547,25 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _print_answer(response: AskResponse, threshold: float) -> None:
-    print(f"mode: {response.mode}   confidence: {response.confidence:.4f}   threshold: {threshold:.2f}\n")
+    _print_head(response.mode, response.confidence, threshold)
     print("\n".join(shown(line) for line in response.answer.split("\n")))
+    _print_citations(response)
+
+
+def _print_head(mode: str, confidence: float, threshold: float) -> None:
+    print(f"mode: {mode}   confidence: {confidence:.4f}   threshold: {threshold:.2f}\n")
+
+
+def _print_citations(response: AskResponse) -> None:
+    if response.mode == "rag" and response.reason:
+        note(f"warning: {'not grounded' if not response.grounded else 'not complete'}: {response.reason}")
+    if response.removed_citations:
+        note(f"warning: {response.removed_citations} citations of sources that do not exist were removed")
     if response.citations:
         print("\ncitations:")
     for number, citation in enumerate(response.citations, start=1):
-        print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}")
+        used = "" if citation.cited else "  (not cited)"
+        print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}{used}")
         if citation.heading:
             print(f"    {shown(citation.heading)}")
 
@@ -495,6 +591,33 @@ def _service(ctx: typer.Context, question: str | None = None) -> Service:
         check_question(question)
     settings = configuration(ctx).settings
     return Service(settings, open_database(settings, note))
+
+
+def _filter(
+    vault: str | None, path: str | None, tags: list[str] | None, all_tags: bool, updated_after: str | None
+) -> Filter | None:
+    """The filter of the options, None without any. Raises `InvalidRequest` naming the option."""
+    from pydantic import ValidationError
+
+    from pyrag.schemas import Filter
+
+    given: dict[str, Any] = {
+        "vault": None if vault is None else str(Path(vault).expanduser().resolve()),
+        "path_prefix": path,
+        "tags": {"all" if all_tags else "any": tags} if tags else None,
+        "updated_after": updated_after,
+    }
+    if not any(given.values()):
+        return None
+    try:
+        return Filter.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = {"path_prefix": "path", "tags": "tag"}.get(str(first["loc"][0]), str(first["loc"][0]))
+        raise InvalidRequest(
+            f"--{option.replace('_', '-')}: {first['msg']}",
+            hint="Example: --path runbooks --tag p1 --updated-after 2026-01-31T00:00:00Z",
+        ) from None
 
 
 def note(text: str) -> None:

@@ -49,8 +49,19 @@ def _database_url(value: SecretStr) -> SecretStr:
 
 def _http_url(value: str) -> str:
     # no user and password: they would be shown, and the key has a variable of its own
+    value = value.strip().rstrip("/")
     if not re.fullmatch(r"https?://[^/?#@\s]+(?:/[^?#\s]*)?", value):
         raise ValueError("expected http://HOST/… or https://HOST/… without ?, # and user:password@")
+    for endpoint in ("/chat/completions", "/embeddings"):
+        if value.endswith(endpoint):
+            raise ValueError(f"expected the address without {endpoint}, which pyrag adds")
+    return value
+
+
+def _key(value: SecretStr) -> SecretStr:
+    # a key goes into a header: what cannot stand there would end in an error that shows it
+    if not re.fullmatch(r"[!-~]+", value.get_secret_value()):
+        raise ValueError("invalid key format: expected printable ASCII without spaces and line ends")
     return value
 
 
@@ -77,6 +88,7 @@ def _device(value: str) -> str:
 
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Key = Annotated[SecretStr, AfterValidator(_key)]
 Encoding = Annotated[str | None, AfterValidator(_encoding)]
 Device = Annotated[str, AfterValidator(_device)]
 
@@ -114,9 +126,7 @@ class Settings(BaseModel):
     embedding_base_url: HttpUrl | None = Field(
         None, alias="EMBEDDING_BASE_URL", description="endpoint of an openai-compatible embedder"
     )
-    embedding_api_key: SecretStr | None = Field(
-        None, alias="EMBEDDING_API_KEY", description="its key; never shown"
-    )
+    embedding_api_key: Key | None = Field(None, alias="EMBEDDING_API_KEY", description="its key; never shown")
     llm_provider: Literal["fake", "openai-compatible"] = Field(
         "fake", alias="LLM_PROVIDER", description="who writes the answer; fake quotes the sources"
     )
@@ -124,11 +134,14 @@ class Settings(BaseModel):
         None, alias="LLM_BASE_URL", description="endpoint, /v1 included where the server needs it"
     )
     llm_model: str | None = Field(None, alias="LLM_MODEL", description="model name")
-    llm_api_key: SecretStr | None = Field(None, alias="LLM_API_KEY", description="key; never shown")
+    llm_api_key: Key | None = Field(None, alias="LLM_API_KEY", description="key; never shown")
     llm_timeout_seconds: float = Field(
         30, alias="LLM_TIMEOUT_SECONDS", gt=0, le=3600, allow_inf_nan=False,
-        description="longest time for one answer",
+        description="longest total time for one answer",
     )  # fmt: skip
+    llm_max_tokens: int = Field(
+        2048, alias="LLM_MAX_TOKENS", ge=1, le=1_000_000, description="most tokens of one answer"
+    )
     top_k: int = Field(5, alias="RAG_TOP_K", ge=1, le=20, description="chunks retrieved for a question")
     min_similarity: Share | None = Field(
         None, alias="RAG_MIN_SIMILARITY", description="answer threshold; unset: the provider's default"
@@ -148,6 +161,9 @@ class Settings(BaseModel):
         False, alias="RAG_FALLBACK_ENABLED",
         description="whether a request may ask for an answer from general knowledge",
     )  # fmt: skip
+    log_format: Literal["text", "json"] = Field(
+        "text", alias="RAG_LOG_FORMAT", description="log lines of `rag serve`: text, or JSON for machines"
+    )
 
     @property
     def threshold(self) -> float:

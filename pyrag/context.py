@@ -10,8 +10,10 @@ from pyrag.tokens import count_tokens, encode, encoding
 _TRUNCATED = "[truncated]"
 
 
-def pack_context(hits: Sequence[Hit], budget: int) -> Context:
+def pack_context(hits: Sequence[Hit], budget: int, overhead: int = 0) -> Context:
     """Numbered blocks of the hits, in their order, in at most `budget` cl100k_base tokens.
+
+    `overhead` tokens of the budget are kept free for each block, for what a prompt puts around it.
 
     Repeated chunks (vault, source, heading_path, content_hash) are left out. A block that does not fit is
     skipped; if the very first one is too large alone, its content is cut and ends in `[truncated]`.
@@ -27,8 +29,8 @@ def pack_context(hits: Sequence[Hit], budget: int) -> Context:
         seen.add(key)
         content = hit.content
         candidate = _joined(text, _block(len(blocks) + 1, hit, content))
-        if count_tokens(candidate) > budget:
-            cut = _truncated(hit, budget) if first else None
+        if count_tokens(candidate) + overhead * (len(blocks) + 1) > budget:
+            cut = _truncated(hit, budget - overhead) if first else None
             first = False
             if cut is None:
                 continue
@@ -47,8 +49,10 @@ def _joined(text: str, block: str) -> str:
 
 def _block(number: int, hit: Hit, content: str) -> str:
     page = hit.metadata.get("page")
+    # on one line each: a line break in a file's name must not look like a line of the block
+    source, heading = (" ".join(text.splitlines()) for text in (hit.source, hit.heading))
     return (
-        f"[{number}] source: {hit.source}\nheading: {hit.heading}\n"
+        f"[{number}] source: {source}\nheading: {heading}\n"
         + (f"page: {page}\n" if page is not None else "")
         + f"score: {hit.score:.4f}\ncontent:\n{content}"
     )

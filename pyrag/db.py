@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -21,6 +22,7 @@ from pyrag.errors import (
     DatabaseUnavailable,
     InternalError,
     InvalidRequest,
+    Overloaded,
     PyragError,
     SchemaNotInitialized,
     error_classes,
@@ -37,10 +39,22 @@ from pyrag.models import (
     Vector,
 )
 
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
 _BY_SQLSTATE = {cls.sqlstate: cls for cls in error_classes() if cls.sqlstate}
 _NOT_INSTALLED = {"3F000", "42P01", "42883"}  # schema, table, function missing
 _UNAVAILABLE = ("08", "57P")  # connection lost, server shutting down
 _CONNECT_TIMEOUT_SECONDS = 5
+_POOL_TIMEOUT_SECONDS = 2  # longest wait for a connection of the pool
+_RECONNECT_SECONDS = 1  # a failed attempt is not repeated for longer: the next request tries again
+
+
+_CONNECTION_OPTIONS: dict[str, Any] = {
+    "autocommit": True,
+    "connect_timeout": _CONNECT_TIMEOUT_SECONDS,
+    "application_name": "pyrag",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +118,48 @@ class DocumentWrite:
 
 
 class Database:
-    """One Postgres database; each method opens a connection for as long as it needs one."""
+    """One Postgres database; each method uses a connection for as long as it needs one.
 
-    def __init__(self, url: str) -> None:
+    With `pool_size` connections are kept open, at most so many; without, each call opens its own. The pool
+    opens with the first call, so that a process may fork before.
+    """
+
+    def __init__(self, url: str, pool_size: int = 0) -> None:
         self.url = url
+        self.pool_size = pool_size
+        self._pool: ConnectionPool | None = None
+        self._pool_lock = threading.Lock()
 
     def install(self) -> InstallReport:
         """Creates or updates schema `rag`; see `install.install`."""
         with self._connection() as connection:
             return install(connection)
 
-    def search_chunks(self, vector: Vector, index: Index, top_k: int) -> list[Hit]:
-        """`rag.search_chunks`: the nearest chunks, best first."""
+    def close(self) -> None:
+        """Closes the connections of the pool."""
+        with self._pool_lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def search_chunks(
+        self, vector: Vector, index: Index, top_k: int, filter: dict[str, Any] | None = None
+    ) -> list[Hit]:
+        """`rag.search_chunks`: the nearest chunks, best first; `filter` as `rag.check_filter` takes it."""
         with (
             self._connection(check=True) as connection,
             connection.cursor(row_factory=class_row(Hit)) as cursor,
         ):
             return cursor.execute(
-                "select * from rag.search_chunks(%s::public.vector, %s, %s, %s, %s)",
-                [_vector_text(vector), index.provider, index.model, index.dim, top_k],
+                "select * from rag.search_chunks(%s::public.vector, %s, %s, %s, %s, %s)",
+                [
+                    _vector_text(vector),
+                    index.provider,
+                    index.model,
+                    index.dim,
+                    top_k,
+                    json.dumps(filter or {}, ensure_ascii=False),
+                ],
             ).fetchall()
 
     def decide_mode(
@@ -156,11 +193,20 @@ class Database:
         return True
 
     def index_status(self, index: Index) -> IndexStatus:
-        """`rag.index_status`: what is stored, and whether it can be searched."""
+        """`rag.index_status`: what is stored, and whether it can be searched.
+
+        Raises `SchemaNotInitialized` also when pgvector has gone missing.
+        """
         with (
             self._connection(check=True) as connection,
             connection.cursor(row_factory=class_row(IndexStatus)) as cursor,
         ):
+            found = connection.execute("select to_regtype('public.vector') is not null").fetchone()
+            if not (found and found[0]):
+                raise SchemaNotInitialized(
+                    "The extension vector is missing from the database.",
+                    hint="Restore the database, or run in an empty one: rag db init",
+                )
             row = cursor.execute(
                 "select * from rag.index_status(%s, %s, %s)", [index.provider, index.model, index.dim]
             ).fetchone()
@@ -184,19 +230,48 @@ class Database:
     def _connection(self, check: bool = False) -> Iterator[psycopg.Connection[Any]]:
         """An autocommit connection; errors come out as `PyragError`. `check` compares the schema first."""
         with translated_errors():
-            try:
-                connection = psycopg.connect(
-                    self.url,
-                    autocommit=True,
-                    connect_timeout=_CONNECT_TIMEOUT_SECONDS,
-                    application_name="pyrag",
-                )
-            except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
-                raise _unreachable(self.url, error) from None
-            with connection:
+            with self._pooled() if self.pool_size else self._connect() as connection:
                 if check:
                     check_installed(connection)
                 yield connection
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            return psycopg.connect(self.url, **_CONNECTION_OPTIONS)
+        except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
+            raise _unreachable(self.url, error) from None
+
+    @contextmanager
+    def _pooled(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection of the pool, checked before use. Raises `Overloaded` when all stay busy."""
+        from psycopg_pool import ConnectionPool, PoolTimeout
+
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    self.url,
+                    kwargs=_CONNECTION_OPTIONS,
+                    min_size=1,
+                    max_size=self.pool_size,
+                    timeout=_POOL_TIMEOUT_SECONDS,
+                    reconnect_timeout=_RECONNECT_SECONDS,
+                    check=ConnectionPool.check_connection,
+                    name="pyrag",
+                    open=True,
+                )
+            pool = self._pool
+        try:
+            connection = pool.getconn()
+        except PoolTimeout:
+            self._connect().close()  # says why the database cannot be reached, if that is the reason
+            raise Overloaded(
+                f"All {self.pool_size} database connections have been busy for {_POOL_TIMEOUT_SECONDS} s.",
+                hint="Try again in a moment.",
+            ) from None
+        try:
+            yield connection
+        finally:
+            pool.putconn(connection)
 
 
 class IngestSession:

@@ -110,6 +110,62 @@ class LlmConfigMissing(PyragError):
     exit_code = 2
 
 
+class LlmTimeout(PyragError):
+    """The model did not finish its answer in time."""
+
+    code = "llm_timeout"
+    http_status = 504
+
+
+class LlmAuthFailed(PyragError):
+    """The model's server refuses the key or what it may do (401, 403)."""
+
+    code = "llm_auth_failed"
+    http_status = 502
+
+
+class LlmRateLimited(PyragError):
+    """The model's server takes no more requests for now (429)."""
+
+    code = "llm_rate_limited"
+    http_status = 503
+
+
+class LlmUpstreamError(PyragError):
+    """The model's server cannot be reached, or what it sent is no whole answer."""
+
+    code = "llm_upstream_error"
+    http_status = 502
+
+
+class Overloaded(PyragError):
+    """More requests are under way than this server takes."""
+
+    code = "overloaded"
+    http_status = 503
+
+
+class MethodNotAllowed(PyragError):
+    """The path exists, but not with this HTTP method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class PayloadTooLarge(PyragError):
+    """The body of a request is above the limit."""
+
+    code = "payload_too_large"
+    http_status = 413
+
+
+class UnsupportedMediaType(PyragError):
+    """The body of a request is not JSON in UTF-8 by its Content-Type."""
+
+    code = "unsupported_media_type"
+    http_status = 415
+
+
 class InternalError(PyragError):
     """A fault of pyrag or of the database that no other class describes."""
 

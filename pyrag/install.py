@@ -70,9 +70,10 @@ def sql_files(folder: Path | None = None) -> SqlFiles:
 
 
 @cache
-def installed_sha256() -> str:
-    """The hash over the SQL files of this version, computed once a process."""
-    return sql_files().sha256
+def _own_version() -> tuple[int, str]:
+    """Version and hash of the SQL files of this pyrag, read once a process."""
+    files = sql_files()
+    return files.version, files.sha256
 
 
 def install(connection: Connection[Any], files: SqlFiles | None = None) -> InstallReport:
@@ -113,16 +114,21 @@ def check_installed(connection: Connection[Any]) -> None:
 
     A database that psql or Docker's init folder filled has no hash: there the version alone decides.
     """
-    if not _table_exists(connection, "rag.install"):
-        raise SchemaNotInitialized("The database schema has not been initialized.", hint="Run: rag db init")
-    version, sha256 = _installed(connection)
-    expected = sql_files().version
+    from psycopg import errors
+
+    try:
+        version, sha256 = _installed(connection)
+    except (errors.UndefinedTable, errors.InvalidSchemaName):
+        raise SchemaNotInitialized(
+            "The database schema has not been initialized.", hint="Run: rag db init"
+        ) from None
+    expected, expected_sha256 = _own_version()
     if version > expected:
         raise SchemaNotInitialized(
             f"The database has schema version {version}, newer than this pyrag {__version__} ({expected}).",
             hint="Install the newer pyrag.",
         )
-    if version < expected or (sha256 is not None and sha256 != installed_sha256()):
+    if version < expected or (sha256 is not None and sha256 != expected_sha256):
         raise SchemaNotInitialized(
             "The SQL in the database is not that of this version of pyrag.", hint="Run: rag db init"
         )

@@ -167,6 +167,21 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a chat with a model."""
+
+    role: Literal["system", "user"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a model's reply. `reason` is the server's finish_reason, "stop" where the reply is whole."""
+
+    reason: str = "stop"
+
+
+@dataclass(frozen=True, slots=True)
 class ContextBlock:
     """A numbered piece of the context: the hit, the whole block, and its content alone (it may be cut)."""
 
@@ -183,3 +198,15 @@ class Context:
     text: str = ""
     blocks: tuple[ContextBlock, ...] = field(default=())
     token_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model is asked: the messages that are sent, and what they were made of.
+
+    `context` is None where the model may use its general knowledge.
+    """
+
+    question: str
+    messages: tuple[Message, ...]
+    context: Context | None = None

@@ -1,48 +1,231 @@
-"""The bodies of search and ask, the same over HTTP and as `--json` on the command line."""
+"""The bodies of requests and replies, the same over HTTP and as `--json` on the command line."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+from pyrag.models import Mode
+
+MAX_QUESTION = 8000  # characters
+
+# One character that is neither white space nor a control character; no NUL, which Postgres cannot hold
+_TEXT = r"^[^\x00]*[^\s\x00-\x20\x7f-\xa0\ufeff][^\x00]*$"
 
 
-class SearchResult(BaseModel):
+def _utf8(value: str) -> str:
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError("holds half a surrogate pair, which is not text")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """5.0 is the integer 5, as in JSON Schema; true is no number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Text = Annotated[str, StringConstraints(pattern=_TEXT, max_length=MAX_QUESTION), AfterValidator(_utf8)]
+Tags = Annotated[list[Text], Field(min_length=1, max_length=50)]
+TopK = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=20)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class TagFilter(_Body):
+    """Tags without `#`, upper and lower case alike; a tag takes in those below it (`a` also `a/b`)."""
+
+    any: Tags | None = Field(None, description="at least one of these")
+    all: Tags | None = Field(None, description="every one of these")
+
+
+class Filter(_Body):
+    """Conditions on the chunks that are searched, applied before the best are chosen."""
+
+    vault: Text | None = Field(None, description="path of the vault, as `rag ingest` resolved it")
+    path_prefix: Text | None = Field(
+        None, description="folder or file below the vault, literal: `a_b` means `a_b` and `a_b/…`"
+    )
+    tags: TagFilter | None = None
+    updated_after: AwareDatetime | None = Field(
+        None,
+        strict=False,
+        description="only what was stored, changed or moved in the index after this time (with time zone)",
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """The filter as `rag.check_filter` takes it: without what is not set."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class SearchRequest(_Body):
+    """What to look for."""
+
+    query: Text = Field(description="a question or key words, in any language")
+    top_k: TopK | None = Field(None, description="number of results; default RAG_TOP_K (5)")
+    filter: Filter | None = None
+
+
+class AskRequest(_Body):
+    """A question to be answered."""
+
+    question: Text = Field(description="the question, in any language")
+    top_k: TopK | None = Field(None, description="number of chunks retrieved; default RAG_TOP_K (5)")
+    fallback: bool = Field(False, description="allow general knowledge, if RAG_FALLBACK_ENABLED=true")
+    filter: Filter | None = None
+
+
+class _Reply(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class SearchResult(_Reply):
     """One chunk that was found; `source` and `relative_path` are the same path below the vault."""
 
-    model_config = ConfigDict(frozen=True)
-
-    content: str
-    source: str
+    content: str = Field(description="text of the chunk, heading line included")
+    source: str = Field(description="path of the note below its vault")
     relative_path: str
-    heading_path: list[str]
-    heading: str
-    score: float
+    heading_path: list[str] = Field(description="headings from the outermost to the chunk's own")
+    heading: str = Field(description="last element of heading_path, or empty")
+    score: float = Field(ge=0, le=1, description="cosine similarity, 0 to 1")
 
 
-class SearchResponse(BaseModel):
-    """What `/search` and `rag search --json` give; `confidence` is the best score, 0.0 without results."""
+class SearchResponse(_Reply):
+    """The chunks nearest to a query, best first; `confidence` is the best score, 0.0 without results."""
 
-    model_config = ConfigDict(frozen=True)
-
-    confidence: float
+    confidence: float = Field(ge=0, le=1)
     results: list[SearchResult]
 
 
-class Citation(BaseModel):
-    """A source of an answer, in the order of the context's blocks."""
+class Citation(_Reply):
+    """A source of an answer, in the order of the context's blocks: the n-th one is [n] in the answer."""
 
-    model_config = ConfigDict(frozen=True)
-
-    source: str
+    source: str = Field(description="path of the note below its vault")
     heading: str
-    score: float
+    score: float = Field(ge=0, le=1)
+    cited: bool = Field(description="whether the answer's text cites it")
 
 
-class AskResponse(BaseModel):
-    """What `/ask` and `rag ask --json` give; `mode` is rag, no_answer or fallback."""
+class AskResponse(_Reply):
+    """An answer with its sources, an honest `no_answer`, or a `fallback` from general knowledge."""
 
-    model_config = ConfigDict(frozen=True)
-
-    mode: str
-    confidence: float
+    mode: Mode
+    confidence: float = Field(ge=0, le=1, description="best score of the retrieval")
     answer: str
-    citations: list[Citation]
+    citations: list[Citation] = Field(description="the sources given to the model; empty outside mode rag")
+    grounded: bool = Field(description="whether the answer rests on cited sources; if not, `reason` says why")
+    reason: str | None = Field(description="why the answer is not grounded or not complete")
+    complete: bool = Field(description="false where the model's reply was cut off")
+    removed_citations: int = Field(
+        ge=0, description="numbers of sources that do not exist, taken out of the answer"
+    )
+
+
+class RetrievalEvent(_Reply):
+    """First event of a stream: what was found and what follows from it."""
+
+    mode: Mode
+    confidence: float
+    hits: list[SearchResult]
+
+
+class TokenEvent(_Reply):
+    """A piece of the answer; all pieces concatenated are the `answer` of the final event."""
+
+    token: str
+
+
+class CitationEvent(Citation):
+    """One of the answer's sources; `number` is its [n]."""
+
+    number: int
+
+
+class HealthChecks(_Reply):
+    """Each part is `ok`; `retrieval_ready` is `not_ready` while nothing is indexed."""
+
+    app: Literal["ok"]
+    database: Literal["ok"]
+    schema_: Literal["ok"] = Field(alias="schema")
+    pgvector: Literal["ok"]
+    embedding_config: Literal["ok"]
+    retrieval_ready: Literal["ok", "not_ready"]
+
+
+class HealthDetails(_Reply):
+    """What is indexed for the current embedding configuration."""
+
+    embedding_provider: str
+    embedding_model: str
+    documents: int
+    chunks: int
+    embeddings_current_config: int
+    uptime_seconds: float
+    version: str
+
+
+class HealthResponse(_Reply):
+    """The state of server, database and index."""
+
+    status: Literal["ok"]
+    checks: HealthChecks
+    details: HealthDetails
+
+
+class Liveness(_Reply):
+    """A short yes."""
+
+    status: Literal["ok", "ready"]
+
+
+class Endpoint(_Reply):
+    """One thing that the server offers."""
+
+    method: str
+    path: str
+    summary: str
+
+
+class RootResponse(_Reply):
+    """What this server is."""
+
+    name: str
+    version: str
+    endpoints: list[Endpoint]
+
+
+class ErrorBody(_Reply):
+    """What went wrong."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+class ErrorResponse(_Reply):
+    """The body of every error."""
+
+    error: ErrorBody
+
+
+Event = RetrievalEvent | TokenEvent | CitationEvent | AskResponse
+EventName = Literal["retrieval", "token", "citation", "final"]
+
+
+def event_name(event: Event) -> EventName:
+    """The name of an event in a stream; an AskResponse is the final one."""
+    if isinstance(event, RetrievalEvent):
+        return "retrieval"
+    if isinstance(event, TokenEvent):
+        return "token"
+    return "citation" if isinstance(event, CitationEvent) else "final"

@@ -2,31 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
+from pyrag.citing import CitationFilter, why_not_grounded
 from pyrag.config import Settings
 from pyrag.context import pack_context
 from pyrag.db import Database, Index, IndexStatus
 from pyrag.embeddings import Embedder, build_embedder
-from pyrag.errors import InvalidRequest
-from pyrag.llm import build_llm
-from pyrag.models import Context, Hit
-from pyrag.prompts import fallback_text, no_answer_text, no_room_text
-from pyrag.schemas import AskResponse, Citation, SearchResponse, SearchResult
+from pyrag.errors import InvalidRequest, LlmUpstreamError
+from pyrag.llm import Llm, build_llm
+from pyrag.models import Context, Decision, Finish, Hit, Mode, Prompt
+from pyrag.prompts import (
+    FENCE_TOKENS,
+    answer_prompt,
+    fallback_note,
+    general_prompt,
+    no_answer_text,
+    no_room_text,
+)
+from pyrag.schemas import (
+    MAX_QUESTION,
+    AskResponse,
+    Citation,
+    CitationEvent,
+    Event,
+    Filter,
+    RetrievalEvent,
+    SearchResponse,
+    SearchResult,
+    TokenEvent,
+)
+
+_CUT = {
+    "length": "the reply was cut off at LLM_MAX_TOKENS",
+    "content_filter": "the reply was cut off by the content filter of the model's server",
+}
 
 
-def open_database(settings: Settings, notify: Callable[[str], None]) -> Database:
+def open_database(settings: Settings, notify: Callable[[str], None], pool_size: int = 0) -> Database:
     """The database of the settings: DATABASE_URL, or the embedded server, which is started if need be."""
     if settings.database_url is not None:
-        return Database(settings.database_url.get_secret_value())
+        return Database(settings.database_url.get_secret_value(), pool_size)
     from pyrag.embedded import EmbeddedServer
 
     assert settings.pyrag_home is not None
-    return Database(EmbeddedServer(settings.pyrag_home, notify=notify).start())
+    return Database(EmbeddedServer(settings.pyrag_home, notify=notify).start(), pool_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question after retrieval and decision, before the model: what an answer is written from."""
+
+    question: str
+    hits: list[Hit]
+    decision: Decision
+    mode: Mode
+    context: Context
+    prompt: Prompt | None  # None: no model is asked
+    text: str  # what pyrag itself says: before the model's reply, or instead of it
 
 
 class Service:
-    """Answers questions about what is indexed. Holds no connection between calls."""
+    """Answers questions about what is indexed. Holds no connection between calls, nor while a model thinks."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self.settings = settings
@@ -34,69 +73,142 @@ class Service:
         self.embedder: Embedder = build_embedder(settings)
         self.index = Index(self.embedder.provider, self.embedder.model, self.embedder.dim)
 
-    def search(self, query: str, top_k: int | None = None) -> SearchResponse:
-        """The chunks nearest to a question; confidence is the best score, 0.0 without results."""
-        hits = self._retrieve(query, top_k)
-        return SearchResponse(
-            confidence=_confidence(hits),
-            results=[
-                SearchResult(
-                    content=hit.content,
-                    source=hit.source,
-                    relative_path=hit.source,
-                    heading_path=hit.heading_path,
-                    heading=hit.heading,
-                    score=hit.score,
-                )
-                for hit in hits
-            ],
-        )
+    @cached_property
+    def llm(self) -> Llm:
+        """The model of the settings, made once a process."""
+        return build_llm(self.settings)
 
-    def ask(self, question: str, top_k: int | None = None, fallback: bool = False) -> AskResponse:
+    def search(self, query: str, top_k: int | None = None, filter: Filter | None = None) -> SearchResponse:
+        """The chunks nearest to a question; confidence is the best score, 0.0 without results."""
+        hits = self._retrieve(query, top_k, filter)
+        return SearchResponse(confidence=_confidence(hits), results=_results(hits))
+
+    def ask(
+        self,
+        question: str,
+        top_k: int | None = None,
+        fallback: bool = False,
+        filter: Filter | None = None,
+    ) -> AskResponse:
         """An answer with citations, an honest no_answer, or a fallback if asked for and enabled."""
-        llm = build_llm(self.settings)
-        hits = self._retrieve(question, top_k)
+        return last_of(self.answer(self.retrieve_for(question, top_k, fallback, filter), stream=False))
+
+    def retrieve_for(
+        self,
+        question: str,
+        top_k: int | None = None,
+        fallback: bool = False,
+        filter: Filter | None = None,
+    ) -> Asked:
+        """Everything up to the model: what is wrong with the request, index or settings is raised here."""
+        _ = self.llm
+        hits = self._retrieve(question, top_k, filter)
         decision = self.database.decide_mode(
             hits[0].score if hits else None,
             self.settings.threshold,
             fallback,
             self.settings.fallback_enabled,
         )
-        mode = decision.mode
-        citations: list[Citation] = []
-        context = pack_context(hits, self.settings.context_token_budget) if mode == "rag" else Context()
-        if context.blocks:
-            answer = llm.answer(question, context)
-            citations = [
-                Citation(source=block.hit.source, heading=block.hit.heading, score=block.hit.score)
-                for block in context.blocks
-            ]
-        elif mode == "rag":  # not even the frame of one source fits into the budget
-            mode = "no_answer"
-            answer = no_room_text(question, self.settings.context_token_budget)
-        elif mode == "fallback":
-            answer = fallback_text(question, llm.answer_generally(question))
-        else:
-            answer = no_answer_text(question, fallback and not self.settings.fallback_enabled)
-        return AskResponse(mode=mode, confidence=_confidence(hits), answer=answer, citations=citations)
+        if decision.mode == "fallback":
+            prompt = general_prompt(question)
+            return Asked(question, hits, decision, "fallback", Context(), prompt, fallback_note(question))
+        if decision.mode == "no_answer":
+            text = no_answer_text(question, fallback and not self.settings.fallback_enabled)
+            return Asked(question, hits, decision, "no_answer", Context(), None, text)
+        budget = self.settings.context_token_budget
+        context = pack_context(hits, budget, FENCE_TOKENS)
+        if not context.blocks:
+            decision = Decision("no_answer", f"RAG_CONTEXT_TOKEN_BUDGET={budget} holds not one source")
+            text = no_room_text(question, budget)
+            return Asked(question, hits, decision, "no_answer", Context(), None, text)
+        return Asked(question, hits, decision, "rag", context, answer_prompt(question, context), "")
+
+    def answer(self, asked: Asked, stream: bool) -> Generator[Event | None]:
+        """The events of an answer: retrieval, tokens, citations, and last the whole `AskResponse`.
+
+        None comes about twice a second while the model is waited for. Closing the iterator ends the model's
+        work at once. Raises the errors of the model; what was yielded before is then not an answer.
+        """
+        confidence = _confidence(asked.hits)
+        yield RetrievalEvent(mode=asked.mode, confidence=confidence, hits=_results(asked.hits))
+        marks = CitationFilter(len(asked.context.blocks))
+        parts = [asked.text]
+        finish = Finish()
+        if asked.text:
+            yield TokenEvent(token=asked.text)
+        if asked.prompt is not None:
+            for piece in self.llm.reply(asked.prompt, stream=stream):
+                if isinstance(piece, Finish):
+                    finish = piece
+                elif piece is None:
+                    yield None
+                elif shown := marks.feed(piece):
+                    parts.append(shown)
+                    yield TokenEvent(token=shown)
+            if rest := marks.finish():
+                parts.append(rest)
+                yield TokenEvent(token=rest)
+        answer = "".join(parts)
+        if not answer[len(asked.text) :].strip() and asked.prompt is not None:
+            raise LlmUpstreamError(
+                "The model gave an empty answer.", hint="Ask again, or set another LLM_MODEL."
+            )
+        citations = [
+            CitationEvent(
+                source=block.hit.source,
+                heading=block.hit.heading,
+                score=block.hit.score,
+                cited=block.number in marks.cited,
+                number=block.number,
+            )
+            for block in asked.context.blocks
+        ]
+        yield from citations
+        reason = _reason(asked, answer, marks.cited)
+        cut = _CUT.get(finish.reason)
+        yield AskResponse(
+            mode=asked.mode,
+            confidence=confidence,
+            answer=answer,
+            citations=[Citation(**each.model_dump(exclude={"number"})) for each in citations],
+            grounded=reason is None,
+            reason="; ".join(filter(None, (reason, cut))) or None,
+            complete=cut is None,
+            removed_citations=marks.removed,
+        )
 
     def status(self) -> IndexStatus:
         """What is indexed for the current configuration."""
         return self.database.index_status(self.index)
 
-    def _retrieve(self, question: str, top_k: int | None) -> list[Hit]:
+    def _retrieve(self, question: str, top_k: int | None, filter: Filter | None) -> list[Hit]:
         check_question(question)
         return self.database.search_chunks(
             self.embedder.embed_query(question),
             self.index,
             self.settings.top_k if top_k is None else top_k,
+            filter.as_json() if filter else None,
         )
 
 
+def last_of(events: Iterator[Event | None]) -> AskResponse:
+    """The whole answer at the end of `Service.answer`."""
+    last: Event | None = None
+    for last in events:
+        pass
+    assert isinstance(last, AskResponse)
+    return last
+
+
 def check_question(question: str) -> None:
-    """Raises `InvalidRequest` for a blank question or one that is not text."""
+    """Raises `InvalidRequest` for a question that is blank, too long, or not text."""
     if not question.strip():
         raise InvalidRequest("question is empty", hint='Example: rag ask "客户 P1 工单应该怎么升级？"')
+    if len(question) > MAX_QUESTION:
+        raise InvalidRequest(
+            f"question has {len(question)} characters, at most {MAX_QUESTION} are allowed",
+            hint="Ask a shorter question.",
+        )
     bad = next((char for char in question if char == "\0" or "\ud800" <= char <= "\udfff"), None)
     if bad is not None:
         raise InvalidRequest(
@@ -104,5 +216,28 @@ def check_question(question: str) -> None:
         )
 
 
+def _reason(asked: Asked, answer: str, cited: set[int]) -> str | None:
+    """Why the answer does not rest on sources, None if it does."""
+    if asked.mode == "rag":
+        return why_not_grounded(answer, cited)
+    if asked.mode == "fallback":
+        return f"general knowledge, not the knowledge base: {asked.decision.reason}"
+    return asked.decision.reason
+
+
 def _confidence(hits: list[Hit]) -> float:
     return hits[0].score if hits else 0.0
+
+
+def _results(hits: list[Hit]) -> list[SearchResult]:
+    return [
+        SearchResult(
+            content=hit.content,
+            source=hit.source,
+            relative_path=hit.source,
+            heading_path=hit.heading_path,
+            heading=hit.heading,
+            score=hit.score,
+        )
+        for hit in hits
+    ]

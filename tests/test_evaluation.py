@@ -9,7 +9,8 @@ from conftest import REPOSITORY, SAMPLE_VAULT
 
 from pyrag.errors import InvalidRequest
 from pyrag.evaluation import Outcome, Question, evaluate, load_questions
-from pyrag.schemas import AskResponse, Citation
+from pyrag.models import Mode
+from pyrag.schemas import AskResponse, Citation, Filter
 from pyrag.service import Service
 
 SEED = {
@@ -157,12 +158,27 @@ def test_a_good_file_gives_its_questions_in_order(tmp_path: Path) -> None:
 class FakeService(Service):
     """Answers every question in the same way."""
 
-    def __init__(self, mode: str, *sources: str) -> None:
+    def __init__(self, mode: Mode, *sources: str) -> None:
         self.asked: list[str] = []
-        citations = [Citation(source=source, heading="", score=0.5) for source in sources]
-        self.response = AskResponse(mode=mode, confidence=0.5, answer="a", citations=citations)
+        citations = [Citation(source=source, heading="", score=0.5, cited=True) for source in sources]
+        self.response = AskResponse(
+            mode=mode,
+            confidence=0.5,
+            answer="a",
+            citations=citations,
+            grounded=mode == "rag",
+            reason=None,
+            complete=True,
+            removed_citations=0,
+        )
 
-    def ask(self, question: str, top_k: int | None = None, fallback: bool = False) -> AskResponse:
+    def ask(
+        self,
+        question: str,
+        top_k: int | None = None,
+        fallback: bool = False,
+        filter: Filter | None = None,
+    ) -> AskResponse:
         self.asked.append(question)
         return self.response
 

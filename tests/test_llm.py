@@ -1,4 +1,4 @@
-"""The fake model: it quotes what the context says, each quote with the number of its block."""
+"""The fake model, which quotes what the context says, and the choice of the model by the settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 
 from pyrag.config import Settings, load_configuration
 from pyrag.context import pack_context
-from pyrag.errors import InvalidConfiguration, LlmConfigMissing
+from pyrag.errors import LlmConfigMissing
 from pyrag.evaluation import load_questions
+from pyrag.fake_llm import FakeLlm
 from pyrag.lexical import is_cjk
-from pyrag.llm import FakeLlm, build_llm
-from pyrag.models import Context, Hit
-from pyrag.prompts import fallback_text, no_answer_text
+from pyrag.llm import Llm, build_llm
+from pyrag.models import Context, Finish, Hit, Prompt
+from pyrag.openai_llm import OpenAiLlm
+from pyrag.prompts import fallback_note, no_answer_text
 
 PLENTY = 1_000_000
 ENGLISH = "From the knowledge base:"
@@ -54,8 +56,21 @@ def packed(*contents: str, budget: int = PLENTY, **fields: Any) -> Context:
     return pack_context(hits, budget)
 
 
+def text_of(llm: Llm, prompt: Prompt, stream: bool = False) -> str:
+    """The text of a whole reply."""
+    *pieces, finish = llm.reply(prompt, stream=stream)
+    assert finish == Finish("stop")
+    texts = [piece for piece in pieces if isinstance(piece, str) and piece]
+    assert len(texts) == len(pieces)
+    return "".join(texts)
+
+
+def quoted(question: str, context: Context) -> str:
+    return text_of(FakeLlm(), Prompt(question, (), context))
+
+
 def answer(question: str, *contents: str) -> str:
-    return FakeLlm().answer(question, packed(*contents))
+    return quoted(question, packed(*contents))
 
 
 def quotes_of(text: str) -> list[tuple[str, int]]:
@@ -236,7 +251,7 @@ def test_a_rare_word_counts_more_than_a_frequent_one() -> None:
 def test_of_two_equal_sentences_the_block_with_the_better_score_wins() -> None:
     strong = packed("Restart it.", score=0.9).blocks[0].hit
     weak = packed("Restart it!", score=0.3, source="b.md").blocks[0].hit
-    text = FakeLlm().answer("restart", pack_context([weak, strong], PLENTY))
+    text = quoted("restart", pack_context([weak, strong], PLENTY))
     assert quotes_of(text) == [("Restart it.", 2)]
 
 
@@ -244,14 +259,14 @@ def test_a_heading_that_fits_lifts_the_sentences_below_it() -> None:
     context = packed("Wait five minutes.", heading_path=["Restart"])
     other = packed("Wait ten minutes.", heading_path=["Backup"], source="b.md")
     both = pack_context([other.blocks[0].hit, context.blocks[0].hit], PLENTY)
-    assert quotes_of(FakeLlm().answer("restart: wait how long", both))[-1] == ("Wait five minutes.", 2)
-    assert len(quotes_of(FakeLlm().answer("restart", both))) == 1
+    assert quotes_of(quoted("restart: wait how long", both))[-1] == ("Wait five minutes.", 2)
+    assert len(quotes_of(quoted("restart", both))) == 1
 
 
 def test_a_word_in_the_sentence_counts_more_than_one_in_the_heading() -> None:
     below = packed("Wait five minutes.", heading_path=["Restart"]).blocks[0].hit
     inside = packed("Restart it.", heading_path=["Backup"], source="b.md").blocks[0].hit
-    text = FakeLlm().answer("restart", pack_context([below, inside], PLENTY))
+    text = quoted("restart", pack_context([below, inside], PLENTY))
     assert quotes_of(text) == [("Restart it.", 2)]
 
 
@@ -267,7 +282,28 @@ def test_single_digits_and_letters_count_as_whole_words() -> None:
 def test_the_mark_of_a_cut_block_is_not_quoted() -> None:
     context = packed("restart " * 500, budget=100)
     assert context.text.endswith("[truncated]")
-    assert "[truncated]" not in FakeLlm().answer("restart truncated", context)
+    assert "[truncated]" not in quoted("restart truncated", context)
+
+
+# Pieces --------------------------------------------------------------------------------------------
+
+
+@hypothesis_settings(max_examples=50, deadline=None)
+@given(content=st.text(max_size=60), question=st.text(max_size=10))
+def test_the_pieces_of_a_stream_make_up_the_whole_answer(content: str, question: str) -> None:
+    for prompt in (Prompt(question, (), packed(content)), Prompt(question, ())):
+        assert text_of(FakeLlm(), prompt, stream=True) == text_of(FakeLlm(), prompt)
+
+
+def test_an_answer_of_several_words_is_streamed_in_several_pieces() -> None:
+    prompt = Prompt("restart", (), packed("Restart the service. 重启服务。"))
+    assert len(list(FakeLlm().reply(prompt, stream=True))) > 5
+    assert len(list(FakeLlm().reply(prompt, stream=False))) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_answer_is_just_its_end(stream: bool) -> None:
+    assert list(FakeLlm().reply(Prompt("restart", (), Context()), stream=stream)) == [Finish("stop")]
 
 
 # Any context ---------------------------------------------------------------------------------------
@@ -285,7 +321,7 @@ def test_every_answer_about_the_sample_vault_is_verbatim() -> None:
     sources = [letters(text) for text in aliases]
     kinds = set()
     for question in load_questions(REPOSITORY / "eval" / "questions.yaml"):
-        quotes = quotes_of(FakeLlm().answer(question.question, context))
+        quotes = quotes_of(quoted(question.question, context))
         assert 1 <= len(quotes) <= 4 * 13  # each may bring a list of 12 along
         for quote, number in quotes:
             parts = [quote]
@@ -312,7 +348,7 @@ markdown = st.lists(marks | st.text(max_size=5) | st.sampled_from(["工单", "re
 @given(contents=st.lists(markdown.map("".join), min_size=1, max_size=3), question=st.text(max_size=20))
 def test_any_context_gives_quotes_with_existing_numbers(contents: list[str], question: str) -> None:
     context = packed(*contents)
-    quotes = quotes_of(FakeLlm().answer(question, context))
+    quotes = quotes_of(quoted(question, context))
     assert 1 <= len(quotes) <= 4 * 13  # each may bring a list of 12 along
     for quote, number in quotes:
         assert 1 <= number <= len(contents)
@@ -338,11 +374,11 @@ def test_a_block_without_text_is_quoted_by_its_heading(content: str) -> None:
 
 def test_a_block_without_text_and_heading_is_quoted_by_its_source() -> None:
     context = packed("---", heading_path=[])
-    assert quotes_of(FakeLlm().answer("restart", context)) == [("notes/1.md", 1)]
+    assert quotes_of(quoted("restart", context)) == [("notes/1.md", 1)]
 
 
 def test_an_empty_context_gives_an_empty_answer() -> None:
-    assert FakeLlm().answer("restart", Context()) == ""
+    assert quoted("restart", Context()) == ""
 
 
 @pytest.mark.parametrize(
@@ -362,11 +398,12 @@ def test_the_same_question_and_context_give_the_same_answer_in_every_process() -
     # sums of the same size in another order: rounded, they would be ranked by the order of a set
     program = """
 from pyrag.context import pack_context
-from pyrag.llm import FakeLlm
-from pyrag.models import Hit
+from pyrag.fake_llm import FakeLlm
+from pyrag.models import Hit, Prompt
 lines = [f"u{n} v{n} w{n} s{n // 2} t{n // 3} r{n // 4}." for n in range(12)]
 hit = Hit(1, "v", "a.md", ["h"], 0, "\\n".join(lines), "x", {}, 0.37)
-print(FakeLlm().answer(" ".join(lines), pack_context([hit], 10_000)))
+prompt = Prompt(" ".join(lines), (), pack_context([hit], 10_000))
+print("".join(list(FakeLlm().reply(prompt, stream=True))[:-1]))
 """
     answers = set()
     for seed in ("0", "6", "7"):
@@ -400,7 +437,7 @@ print(FakeLlm().answer(" ".join(lines), pack_context([hit], 10_000)))
 def test_long_questions_and_odd_contents_are_answered_quickly(question: str, content: str) -> None:
     context = packed(content)
     start = time.monotonic()
-    assert quotes_of(FakeLlm().answer(question, context))
+    assert quotes_of(quoted(question, context))
     assert time.monotonic() - start < 5  # a few hundredths; a minute or more where a pattern goes quadratic
 
 
@@ -409,10 +446,10 @@ def test_long_questions_and_odd_contents_are_answered_quickly(question: str, con
 
 @pytest.mark.parametrize("question", ["升级？", "escalate?"])
 def test_texts_of_our_own_are_in_the_language_of_the_question(question: str) -> None:
-    general = FakeLlm().answer_generally(question)
+    general = text_of(FakeLlm(), Prompt(question, ()))
     texts = [
         general.replace("fake 模型", ""),
-        fallback_text(question, ""),
+        fallback_note(question),
         no_answer_text(question, fallback_disabled=False),
         no_answer_text(question, fallback_disabled=True),
     ]
@@ -431,9 +468,8 @@ def test_a_refusal_says_that_fallback_is_disabled_only_when_it_was_asked_for(que
     ("question", "note"), [("升级？", "不来自知识库"), ("x?", "not from the knowledge base")]
 )
 def test_a_fallback_answer_says_that_it_is_not_from_the_knowledge_base(question: str, note: str) -> None:
-    text = fallback_text(question, "An answer.")
-    assert note in text
-    assert text.endswith("\n\nAn answer.")
+    assert note in fallback_note(question)
+    assert fallback_note(question).endswith("\n\n")
 
 
 # The provider --------------------------------------------------------------------------------------
@@ -458,9 +494,7 @@ def test_each_missing_setting_of_a_real_model_is_named(missing: list[str]) -> No
 
 def test_a_real_model_is_never_a_silent_fake() -> None:
     environ = {"LLM_PROVIDER": "openai-compatible", **COMPLETE}
-    loaded = load_configuration(environ=environ, folder=REPOSITORY.parent)
-    with pytest.raises(
-        InvalidConfiguration, match="openai-compatible is not built in this version"
-    ) as caught:
-        build_llm(loaded.settings)
-    assert "pw-s3cret" not in f"{caught.value!r} {caught.value.hint}"
+    llm = build_llm(load_configuration(environ=environ, folder=REPOSITORY.parent).settings)
+    assert isinstance(llm, OpenAiLlm)
+    assert repr(llm) == "OpenAiLlm('http://localhost:1/v1/chat/completions', 'm')"
+    assert "pw-s3cret" not in f"{vars(llm)}"
