@@ -7,13 +7,16 @@ import re
 _SCAN = re.compile(
     r"(?P<ticks>`+)"
     r"|(?P<gap>\n[ \t]*\n)"
-    r"|(?P<space>[ \t]*)(?P<open>[\[【])(?P<numbers>[ ]*\d{1,4}[ ]*(?:[,，、][ ]*\d{1,4}[ ]*)*)(?P<close>[\]】])"
+    r"|(?P<space>[ \t]*)(?P<open>[\[【])"
+    r"(?P<numbers>[ ]*\d{1,4}[ ]*(?:[,，、][ ]*\d{1,4}[ ]*)*)(?P<close>[\]】])"
 )
 # What may be the beginning of one of these at the end of what has come so far
 _UNFINISHED = re.compile(r"(?:`+|\n[ \t]*|[ \t]*(?:[\[【][\d ,，、]{0,60})?)\Z")
 _REFUSAL = re.compile(
-    r"(?:do(?:es)? not|don't|doesn't|did not|didn't) (?:\w+ ){0,2}?(?:contain|include|mention|state|say|provide|cover|specify|answer)"
-    r"|(?:is|are) not (?:\w+ )?(?:contained|mentioned|stated|provided|covered|specified|answered|found|given|in the)"
+    r"(?:do(?:es)? not|don't|doesn't|did not|didn't) (?:\w+ ){0,2}?"
+    r"(?:contain|include|mention|state|say|provide|cover|specify|answer)"
+    r"|(?:is|are) not (?:\w+ )?"
+    r"(?:contained|mentioned|stated|provided|covered|specified|answered|found|given|in the)"
     r"|no (?:information|answer|mention|source)|not enough information|insufficient information"
     r"|(?:cannot|can't|can not|could not|unable to) (?:be )?(?:answer|find|determine)"
     r"|(?:没有|未|并未|不)(?:\w{0,4})(?:包含|提到|提及|说明|给出|提供|涉及|记载)|没有[^。]{0,20}(?:答案|信息|资料|内容)"

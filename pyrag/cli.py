@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +13,11 @@ import typer
 from typer.core import TyperGroup
 
 from pyrag import __version__
-from pyrag.errors import InvalidConfiguration, InvalidRequest, PyragError
+from pyrag.cli_common import JsonOption, configuration, note, print_json, shown
+from pyrag.cli_db import db_app
+from pyrag.errors import InvalidRequest, PyragError
 
 if TYPE_CHECKING:
-    from pyrag.config import Configuration
-    from pyrag.embedded import EmbeddedServer
     from pyrag.evaluation import Outcome
     from pyrag.ingest import IngestReport
     from pyrag.schemas import AskResponse, Filter
@@ -55,12 +54,6 @@ app = typer.Typer(
     help="pyrag: questions about a Markdown vault, answered with citations from one Postgres.",
     epilog="Example: rag db init && rag ingest samples/acme-vault && rag ask '客户 P1 工单应该怎么升级？'",
 )
-db_app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="The database: set up, start, stop, look.",
-    epilog="Example: rag db init",
-)
 embeddings_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -70,7 +63,6 @@ embeddings_app = typer.Typer(
 app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 EncodingOption = Annotated[
     str | None,
     typer.Option(help="What notes are that are not UTF-8, e.g. gb18030; default RAG_VAULT_ENCODING."),
@@ -125,105 +117,6 @@ def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-# Database ----------------------------------------------------------------------------------------
-
-
-@db_app.command("init", epilog="Example: rag db init")
-def db_init(ctx: typer.Context) -> None:
-    """Create or update the schema `rag`; safe to run again, loses nothing."""
-    from pyrag.service import open_database
-
-    report = open_database(configuration(ctx).settings, note).install()
-    done = "created" if report.created else "checked"
-    print(f"schema rag {done}: version {report.version}, {report.functions} function files installed")
-    for name in report.migrations:
-        print(f"migration {name} applied")
-
-
-@db_app.command("start", epilog="Example: rag db start")
-def db_start(ctx: typer.Context) -> None:
-    """Start the embedded Postgres (every command that needs it does so by itself)."""
-    server = _embedded(ctx)
-    print(server.start())
-
-
-@db_app.command("stop", epilog="Example: rag db stop")
-def db_stop(ctx: typer.Context) -> None:
-    """Stop the embedded Postgres; its data stays."""
-    print("stopped" if _embedded(ctx).stop() else "was not running")
-
-
-@db_app.command("status", epilog="Example: psql \"$(rag db status --json | python3 -c 'import json, sys; "
-                "print(json.load(sys.stdin)[\"url\"])')\"")  # fmt: skip
-def db_status(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show which database is used and whether it runs; `url` in --json can be used as it is."""
-    from pyrag.config import mask_password
-
-    settings = configuration(ctx).settings
-    if settings.database_url is not None:
-        from pyrag.db import Database
-
-        database = Database(settings.database_url.get_secret_value())
-        facts: dict[str, Any] = {"embedded": False, "running": database.answers(), "url": database.url}
-    else:
-        status = _embedded(ctx).status()
-        facts = {
-            "embedded": True,
-            "running": status.running,
-            "url": status.url,
-            "data_dir": str(status.data_dir),
-            "version": status.version,
-            "pid": status.pid,
-            "log_file": str(status.log_file),
-        }
-    if as_json:
-        _print_json(facts)
-        return
-    for name, value in facts.items():
-        shown = mask_password(value) if name == "url" and value else value
-        print(f"{name + ':':<10} {'' if shown is None else shown}")
-
-
-@db_app.command(
-    "psql",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": ["--help"],  # -h is psql's
-    },
-    epilog="Example: rag db psql -c 'select relative_path from rag.documents'",
-)
-def db_psql(ctx: typer.Context) -> None:
-    """Open psql on the database; further arguments are handed on to psql (its own help: -- --help)."""
-    import shutil
-
-    from pyrag.config import split_password
-    from pyrag.service import open_database
-
-    settings = configuration(ctx).settings
-    database = open_database(settings, note)
-    database.ping()
-    installed = shutil.which("psql") if settings.database_url is not None else None
-    program = installed or str(_embedded(ctx, needed=False).binary("psql"))
-    url, password = split_password(database.url)
-    environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
-    sys.stdout.flush()
-    os.execve(program, [program, url, *ctx.args], environment)
-
-
-def _embedded(ctx: typer.Context, needed: bool = True) -> EmbeddedServer:
-    from pyrag.embedded import EmbeddedServer
-
-    settings = configuration(ctx).settings
-    if needed and settings.database_url is not None:
-        raise InvalidConfiguration(
-            "DATABASE_URL is set, so the embedded server is not used",
-            hint="Remove DATABASE_URL to use the embedded server, or manage that database by its own means.",
-        )
-    assert settings.pyrag_home is not None
-    return EmbeddedServer(settings.pyrag_home, notify=note)
-
-
 # Configuration and models ------------------------------------------------------------------------
 
 
@@ -233,7 +126,7 @@ def config(ctx: typer.Context, as_json: JsonOption = False) -> None:
     loaded = configuration(ctx)
     rows = loaded.summary()
     if as_json:
-        _print_json({"env_file": str(loaded.env_file) if loaded.env_file else None, "settings": rows})
+        print_json({"env_file": str(loaded.env_file) if loaded.env_file else None, "settings": rows})
         return
     print(f"env file: {loaded.env_file or 'none'}")
     for row in rows:
@@ -294,7 +187,7 @@ def ingest(
     for relative_path, reason in report.failed:
         note(f"failed: {shown(relative_path)}: {shown(reason)}")
     if as_json:
-        _print_json(report.run)
+        print_json(report.run)
     else:
         _print_run(report)
     if report.withheld:
@@ -342,7 +235,7 @@ def chunk(
     settings = configuration(ctx, RAG_VAULT_ENCODING=encoding).settings
     form = stored_form(file, settings.vault_encoding)
     if as_json:
-        _print_json(form)
+        print_json(form)
         return
     document = form["document"]
     print(f"{shown(document['file_path'])}: {len(form['chunks'])} chunks, {document['size_bytes']} bytes")
@@ -380,7 +273,7 @@ def search(
     wanted = _filter(vault, path, tag, all_tags, updated_after)
     response = _service(ctx, query).search(query, top_k, wanted)
     if as_json:
-        _print_json(response.model_dump())
+        print_json(response.model_dump())
         return
     print(f"confidence {response.confidence:.4f}, {len(response.results)} results")
     for number, result in enumerate(response.results, start=1):
@@ -417,7 +310,7 @@ def ask(
     wanted = _filter(vault, path, tag, all_tags, updated_after)
     service = _service(ctx, question)
     if as_json:
-        _print_json(service.ask(question, top_k, fallback, wanted).model_dump())
+        print_json(service.ask(question, top_k, fallback, wanted).model_dump())
         return
     asked = service.retrieve_for(question, top_k, fallback, wanted)
     with closing(service.answer(asked, stream=True)) as events:
@@ -510,7 +403,7 @@ def evaluate(
     counted = [outcome for outcome in outcomes if not outcome.question.hard]
     misses = [outcome for outcome in counted if not outcome.right]
     if as_json:
-        _print_json(
+        print_json(
             {
                 "threshold": threshold,
                 "counted": len(counted),
@@ -570,20 +463,6 @@ def _print_citations(response: AskResponse) -> None:
             print(f"    {shown(citation.heading)}")
 
 
-# Helpers -----------------------------------------------------------------------------------------
-
-
-def configuration(ctx: typer.Context, **options: str | None) -> Configuration:
-    """The configuration of this call, options laid over the environment; its warnings go to stderr."""
-    from pyrag.config import load_configuration
-
-    given = {variable: value for variable, value in options.items() if value is not None}
-    loaded = load_configuration(ctx.obj, {**os.environ, **given})
-    for warning in loaded.warnings:
-        note(f"warning: {warning}")
-    return loaded
-
-
 def _service(ctx: typer.Context, question: str | None = None) -> Service:
     from pyrag.service import Service, check_question, open_database
 
@@ -620,24 +499,6 @@ def _filter(
         ) from None
 
 
-def note(text: str) -> None:
-    """A line on stderr: progress, warnings, errors."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
-
-
 def _excerpt(content: str, lines: int = 6) -> str:
     rows = [row for row in content.split("\n") if row.strip()]
     return "\n".join(f"    {shown(row)}" for row in rows[:lines] + (["…"] if len(rows) > lines else []))
-
-
-def shown(text: str) -> str:
-    """A text from a note or file name on one line, control characters escaped: it cannot steer a terminal."""
-    return "".join(
-        char if char == "\t" or char.isprintable() or unicodedata.category(char) not in ("Cc", "Zl", "Zp")
-        else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )  # fmt: skip

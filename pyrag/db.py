@@ -229,11 +229,10 @@ class Database:
     @contextmanager
     def _connection(self, check: bool = False) -> Iterator[psycopg.Connection[Any]]:
         """An autocommit connection; errors come out as `PyragError`. `check` compares the schema first."""
-        with translated_errors():
-            with self._pooled() if self.pool_size else self._connect() as connection:
-                if check:
-                    check_installed(connection)
-                yield connection
+        with translated_errors(), self._pooled() if self.pool_size else self._connect() as connection:
+            if check:
+                check_installed(connection)
+            yield connection
 
     def _connect(self) -> psycopg.Connection[Any]:
         try:

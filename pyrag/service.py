@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,7 +66,7 @@ class Asked:
 
 
 class Service:
-    """Answers questions about what is indexed. Holds no connection between calls, nor while a model thinks."""
+    """Answers questions about what is indexed. Holds no connection while a model thinks."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self.settings = settings
@@ -193,9 +194,7 @@ class Service:
 
 def last_of(events: Iterator[Event | None]) -> AskResponse:
     """The whole answer at the end of `Service.answer`."""
-    last: Event | None = None
-    for last in events:
-        pass
+    last = deque(events, maxlen=1).pop()
     assert isinstance(last, AskResponse)
     return last
 

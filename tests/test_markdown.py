@@ -326,7 +326,7 @@ def test_a_block_of_obsidian_ends_the_list_before_it(mark: str) -> None:
     closing = {"<%*": "%>"}.get(mark, mark)
     note = parse_note(f"- item\n  - sub\n{mark}\nx\n\n# no\n\n{closing}\n\n# Yes\n")
     assert headings(note) == [(1, "Yes")]
-    assert [block.kind for block in note.sections[0].blocks][0] == "list"
+    assert note.sections[0].blocks[0].kind == "list"
     assert len(note.sections[0].blocks) == 2
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the models that check the requests, and a page that shows it offline."""
+"""The OpenAPI 3.1 document, from the models that check the requests, and a page that shows it offline."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ OPERATIONS = (
     Operation(
         "post", "/ask", "ask",
         "Answer a question from the knowledge base, with citations",
-        "`mode` is `rag` (an answer from the sources), `no_answer` (the knowledge base holds none; no model was"
-        " asked) or `fallback` (general knowledge, only if asked for and enabled). `grounded` says whether the"
-        " answer rests on sources that it cites.",
+        "`mode` is `rag` (an answer from the sources), `no_answer` (the knowledge base holds none; no model"
+        " was asked) or `fallback` (general knowledge, only if asked for and enabled). `grounded` says"
+        " whether the answer rests on sources that it cites.",
         AskResponse, body=AskRequest, errors=(*_BODY_ERRORS, *_ASK_ERRORS),
     ),
     Operation(
@@ -168,10 +168,12 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 h2 { margin-top: 2.5rem; border-top: 1px solid #ddd; padding-top: 1rem } code, pre { font-size: 14px }
 pre { background: #f5f5f5; padding: .8rem; overflow-x: auto } table { border-collapse: collapse }
-td, th { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0 } .method { text-transform: uppercase }
+td, th { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0 }
+.method { text-transform: uppercase }
 @media (prefers-color-scheme: dark) { body { background: #161616; color: #e6e6e6 } pre { background: #242424 }
 h2 { border-color: #333 } a { color: #8ab4f8 } }
 """
@@ -190,7 +192,8 @@ def openapi_page() -> str:
     ]
     for each in OPERATIONS:
         parts.append(
-            f'<h2 id="{each.operation_id}"><span class=method>{each.method}</span> <code>{each.path}</code></h2>'
+            f'<h2 id="{each.operation_id}"><span class=method>{each.method}</span>'
+            f" <code>{each.path}</code></h2>"
             f"<p><strong>{html.escape(each.summary)}.</strong> {html.escape(each.description)}</p>"
         )
         if each.body:

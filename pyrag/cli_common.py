@@ -1,0 +1,46 @@
+"""What all commands use: configuration, notes on stderr, JSON, text that cannot steer a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pyrag.config import Configuration
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+
+def configuration(ctx: typer.Context, **options: str | None) -> Configuration:
+    """The configuration of this call, options laid over the environment; its warnings go to stderr."""
+    from pyrag.config import load_configuration
+
+    given = {variable: value for variable, value in options.items() if value is not None}
+    loaded = load_configuration(ctx.obj, {**os.environ, **given})
+    for warning in loaded.warnings:
+        note(f"warning: {warning}")
+    return loaded
+
+
+def note(text: str) -> None:
+    """A line on stderr: progress, warnings, errors."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """A document on stdout."""
+    print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def shown(text: str) -> str:
+    """A text from a note or file name on one line, control characters escaped: it cannot steer a terminal."""
+    return "".join(
+        char if char == "\t" or char.isprintable() or unicodedata.category(char) not in ("Cc", "Zl", "Zp")
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )  # fmt: skip
