@@ -43,7 +43,7 @@ class ChatReply:
     def __init__(self) -> None:
         self.reason = ""  # the server's finish_reason
         self.done = False  # nothing more is to be read
-        self.length = 0  # characters of text so far
+        self._length = 0
         self._blank = True
         self._refusal = ""
         self._held = ""  # the first half of a surrogate pair whose second half may follow
@@ -86,7 +86,6 @@ class ChatReply:
             if self.reason == "content_filter":
                 raise ReplyFailed("the answer is empty: the server's content filter withheld it")
             raise ReplyFailed(f"the answer is empty (finish_reason {self.reason or 'missing'})")
-        self.length += len(rest)
         return rest, Finish(self.reason or "stop")
 
     def _take(self, value: dict[str, Any], field: str) -> str:
@@ -111,8 +110,8 @@ class ChatReply:
         self._held = content[-1] if "\ud800" <= content[-1:] <= "\udbff" else ""
         whole = content[: len(content) - len(self._held)]
         text = whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        self.length += len(text)
-        if self.length > MOST_OF_AN_ANSWER:
+        self._length += len(text)
+        if self._length > MOST_OF_AN_ANSWER:
             raise ReplyFailed(f"the answer has more than {MOST_OF_AN_ANSWER} characters")
         self._blank = self._blank and not text.strip()
         return text

@@ -7,11 +7,11 @@ import re
 _SCAN = re.compile(
     r"(?P<ticks>`+)"
     r"|(?P<gap>\n[ \t]*\n)"
-    r"|(?P<space>[ \t]*)(?P<open>[\[【])"
-    r"(?P<numbers>[ ]*\d{1,4}[ ]*(?:[,，、][ ]*\d{1,4}[ ]*)*)(?P<close>[\]】])"
+    r"|(?<![ \t])(?P<space>[ \t]*)(?P<open>[\[【])"  # from where the white space begins: linear in its length
+    r"(?P<numbers>[ ]{0,2}\d{1,4}[ ]{0,2}(?:[,，、][ ]{0,2}\d{1,4}[ ]{0,2}){0,40})(?P<close>[\]】])"
 )
-# What may be the beginning of one of these at the end of what has come so far
-_UNFINISHED = re.compile(r"(?:`+|\n[ \t]*|[ \t]*(?:[\[【][\d ,，、]{0,60})?)\Z")
+_LONGEST_MARK = 400  # characters, a little above what the numbers of a mark can have
+_UNFINISHED_MARK = re.compile(r"[ \t]*[\[【][\d ,，、]*\Z")
 _REFUSAL = re.compile(
     r"(?:do(?:es)? not|don't|doesn't|did not|didn't) (?:\w+ ){0,2}?"
     r"(?:contain|include|mention|state|say|provide|cover|specify|answer)"
@@ -23,7 +23,15 @@ _REFUSAL = re.compile(
     r"|(?:无法|不能|难以)(?:\w{0,6})(?:回答|确定|找到|得出|判断)|(?:信息|资料)不足",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"[。！？]|[.!?](?=\s|\Z)|\n")
+# Who declines: a cited sentence about anything else, such as "plan A does not include exports [1]", is an answer
+_DECLINING = re.compile(
+    r"\b(?:sources|the source|the context|knowledge base|I"
+    r"|(?:provided|given|available) (?:documents?|information|texts?|passages|excerpts|notes))\b"
+    r"|(?:^|[，,：:\s]|根据|基于|提供的|给出的|所给的?|现有的?|这些|以上|上述|参考|在)(?:资料|文档|信息|内容)"
+    r"|来源|知识库|上下文|我(?!们|司|方)",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"(?:[。！？]|[.!?](?=[\s\[【]|\Z))(?:[ ]?[\[【][\d ,，、]{1,20}[\]】])*|\n")
 
 
 class CitationFilter:
@@ -44,8 +52,7 @@ class CitationFilter:
     def feed(self, piece: str) -> str:
         """The part of the answer that is certain after this piece; it may be empty."""
         text = self._held + piece
-        unfinished = _UNFINISHED.search(text)
-        cut = unfinished.start() if unfinished else len(text)
+        cut = _certain(text)
         self._held = text[cut:]
         return _SCAN.sub(self._replace, text[:cut])
 
@@ -78,13 +85,24 @@ class CitationFilter:
         return f"{mark['space']}{mark['open']}{inner}{mark['close']}" if real else ""
 
 
+def _certain(text: str) -> int:
+    """Where in a text that goes on may begin what the rest decides: a mark, a run of backticks, a gap."""
+    opened = max(text.rfind("[", -_LONGEST_MARK), text.rfind("【", -_LONGEST_MARK))
+    if opened >= 0:
+        start = len(text[:opened].rstrip(" \t"))
+        if _UNFINISHED_MARK.match(text, start):
+            return start
+    return len(text.rstrip(" \t\n" if text[-1:] in (" ", "\t", "\n") else "`"))
+
+
 def why_not_grounded(answer: str, cited: set[int]) -> str | None:
     """Why an answer does not rest on the sources, or None when it does: it cites and does not decline.
 
     That a model declines is read from its first sentence, in English or Chinese; the prompt asks for that.
+    A citation in what only sounds so makes it an answer: "the basic plan does not include exports [1]".
     """
     end = _SENTENCE_END.search(answer.lstrip())
     first = answer.lstrip()[: end.end()] if end else answer
-    if _REFUSAL.search(first):
+    if _REFUSAL.search(first) and (not cited or _DECLINING.search(first)):
         return "the model says that the sources do not hold the answer"
     return None if cited else "the answer cites no source"

@@ -248,10 +248,10 @@ def load_configuration(
     for field in Settings.model_fields.values():
         variable = str(field.alias)
         if environ.get(variable, "").strip():
-            values[variable] = environ[variable].strip()
+            values[variable] = _trimmed(variable, environ[variable])
             origins[variable] = "environment"
         elif from_file.get(variable, "").strip():
-            values[variable] = from_file[variable].strip()
+            values[variable] = _trimmed(variable, from_file[variable])
             origins[variable] = str(env_file)
     base = (repository or folder).resolve()
     for variable in ("PYRAG_HOME", "VAULT_PATH", "EMBEDDING_CACHE_DIR"):
@@ -310,6 +310,11 @@ def split_password(url: str) -> tuple[str, str | None]:
     """A database URL without its password, and the password, for programs whose arguments others can see."""
     match = re.match(r"(\w+://[^:/?#@]*):([^@]*)(@.*)", url, re.DOTALL)
     return (match[1] + match[3], unquote(match[2])) if match else (url, None)
+
+
+def _trimmed(variable: str, value: str) -> str:
+    """The value without white space around it; a line end in a key is a mistake that its owner should see."""
+    return value.strip(" \t") if variable.endswith("_API_KEY") else value.strip()
 
 
 def _line(original: Original) -> int:

@@ -39,9 +39,9 @@ def build_llm(settings: Settings) -> Llm:
             + ", ".join(name for name, value in values.items() if not value),
             hint="Set it in the environment or in .env, or use LLM_PROVIDER=fake.",
         )
-    from pyrag.openai_llm import OpenAiLlm
+    from pyrag.remote_llm import RemoteLlm
 
-    return OpenAiLlm(
+    return RemoteLlm(
         base_url=base_url,
         model=model,
         key=key,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 
 PROXY_VARIABLES = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY"
+_TLS_VARIABLES = "SSL_CERT_FILE, SSL_CERT_DIR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +29,15 @@ class Client:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
-class ProxyUnusable(Exception):
-    """What the proxy variables say cannot be used."""
+class EnvironmentUnusable(Exception):
+    """What some variables say cannot be used; names them, not their values, which may hold a password."""
 
 
 def build_client(url: str, connect_seconds: float) -> Client:
     """A client for one address; a connection serves one request, so none can be found stale.
 
     This machine itself is reached directly, other hosts by the proxy that the environment names for them.
-    There is no timeout but that for connecting. Raises `ProxyUnusable`, `httpx.InvalidURL`, and `OSError`
-    for an SSL_CERT_FILE that cannot be read.
+    There is no timeout but that for connecting. Raises `EnvironmentUnusable` and `httpx.InvalidURL`.
     """
     for name in ("httpx", "httpcore"):  # they log URLs and the headers of responses
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -46,9 +47,14 @@ def build_client(url: str, connect_seconds: float) -> Client:
     try:
         given = None if _is_this_machine(address.host) else _proxy_of(address)
         proxy = httpx.Proxy(given) if given else None
-        transport = httpx.AsyncHTTPTransport(limits=limits, proxy=proxy)
+        verify = address.scheme == "https" or ssl.SSLContext(
+            ssl.PROTOCOL_TLS_CLIENT
+        )  # reading CAs takes long
+        transport = httpx.AsyncHTTPTransport(verify=verify, limits=limits, proxy=proxy)
     except (ValueError, ImportError, httpx.InvalidURL):
-        raise ProxyUnusable from None
+        raise EnvironmentUnusable(PROXY_VARIABLES) from None
+    except OSError:
+        raise EnvironmentUnusable(_TLS_VARIABLES) from None
     http = httpx.AsyncClient(transport=transport, timeout=httpx.Timeout(None, connect=connect_seconds))
     if proxy is None:
         return Client(http)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,8 +20,10 @@ from pyrag.models import Mode
 
 MAX_QUESTION = 8000  # characters
 
-# One character that is neither white space nor a control character; no NUL, which Postgres cannot hold
-_TEXT = r"^[^\x00]*[^\s\x00-\x20\x7f-\xa0\ufeff][^\x00]*$"
+# One character that is neither white space nor a control character, nor one of those that are filled in; no
+# NUL, which Postgres cannot hold
+_TEXT = r"^[^\x00]*[^\s\x00-\x20\x7f-\xa0\ufeff{}][^\x00]*$"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)", re.ASCII)
 
 
 def _utf8(value: str) -> str:
@@ -33,9 +37,30 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Text = Annotated[str, StringConstraints(pattern=_TEXT, max_length=MAX_QUESTION), AfterValidator(_utf8)]
-Tags = Annotated[list[Text], Field(min_length=1, max_length=50)]
-TopK = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=20)]
+def _rfc3339(value: Any) -> Any:
+    """A time as RFC 3339 writes it; pydantic would also take a number of seconds."""
+    if not (isinstance(value, datetime) or (isinstance(value, str) and _TIME.fullmatch(value))):
+        raise ValueError("must be a time with a zone, such as 2026-01-31T00:00:00Z")
+    return value
+
+
+def _utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is out of range") from None
+
+
+def _text(beside: str = "") -> StringConstraints:
+    return StringConstraints(pattern=_TEXT.format(beside), max_length=MAX_QUESTION)
+
+
+Text = Annotated[str, _text(), AfterValidator(_utf8)]
+Path = Annotated[str, _text(beside="/"), AfterValidator(_utf8)]
+Tag = Annotated[str, _text(beside="#/"), AfterValidator(_utf8)]
+Time = Annotated[AwareDatetime, BeforeValidator(_rfc3339), AfterValidator(_utc)]
+Tags = Annotated[list[Tag], Field(min_length=1, max_length=50)]
+TopK = Annotated[int, Field(ge=1, le=20), BeforeValidator(_whole)]  # this order, or OpenAPI has no bounds
 
 
 class _Body(BaseModel):
@@ -52,12 +77,12 @@ class TagFilter(_Body):
 class Filter(_Body):
     """Conditions on the chunks that are searched, applied before the best are chosen."""
 
-    vault: Text | None = Field(None, description="path of the vault, as `rag ingest` resolved it")
-    path_prefix: Text | None = Field(
+    vault: Path | None = Field(None, description="path of the vault, as `rag ingest` resolved it")
+    path_prefix: Path | None = Field(
         None, description="folder or file below the vault, literal: `a_b` means `a_b` and `a_b/…`"
     )
     tags: TagFilter | None = None
-    updated_after: AwareDatetime | None = Field(
+    updated_after: Time | None = Field(
         None,
         strict=False,
         description="only what was stored, changed or moved in the index after this time (with time zone)",
@@ -65,7 +90,8 @@ class Filter(_Body):
 
     def as_json(self) -> dict[str, Any]:
         """The filter as `rag.check_filter` takes it: without what is not set."""
-        return self.model_dump(mode="json", exclude_none=True)
+        made = self.model_dump(mode="json", exclude_none=True)
+        return {name: value for name, value in made.items() if value}
 
 
 class SearchRequest(_Body):

@@ -63,6 +63,7 @@ class Upstream:
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
+        socket.create_connection(self._listener.getsockname()[:2]).close()  # wakes the one that accepts
         for thread in self._threads:
             thread.join(5)
         self._listener.close()
@@ -73,11 +74,13 @@ class Upstream:
         thread.start()
 
     def _accept(self) -> None:
-        while not self._closing.is_set():
-            if select.select([self._listener], [], [], 0.02)[0]:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                self._start(self._serve, connection)
+        while True:
+            connection, _ = self._listener.accept()
+            if self._closing.is_set():
+                connection.close()
+                return
+            self.connections += 1
+            self._start(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -140,7 +143,7 @@ def raw(*body: Step, content_type: str = "text/event-stream", code: int = 200) -
 
 def status(code: int, body: object = "", headers: dict[str, str] | None = None) -> list[Step]:
     """A reply with a status, headers and a whole body: text as it is, anything else as JSON."""
-    data = body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
+    data = _encoded(body)
     lines = {
         "Content-Type": "text/plain" if isinstance(body, str) else "application/json",
         "Content-Length": str(len(data)),
@@ -165,8 +168,12 @@ def chat(content: object, finish: str | None = "stop", **message: object) -> lis
 
 def event(value: object) -> bytes:
     """One event of a stream: text as it is, anything else as JSON."""
-    data = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"data: {data}\n\n".encode()
+    return b"data: " + _encoded(value) + b"\n\n"
+
+
+def _encoded(value: object) -> bytes:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace")  # a lone surrogate becomes its JSON escape
 
 
 def delta(content: object, finish: str | None = None, **fields: object) -> bytes:

@@ -44,6 +44,8 @@ ALLOWED = {
     "LLM_MODEL": ("model-1", "model-2"),
     "LLM_API_KEY": ("key-1", "key-2"),
     "LLM_TIMEOUT_SECONDS": ("0.5", "3600"),
+    "LLM_MAX_TOKENS": ("1", "1000000"),
+    "RAG_LOG_FORMAT": ("text", "json"),
     "RAG_TOP_K": ("1", "20"),
     "RAG_MIN_SIMILARITY": ("0", "1"),
     "RAG_MIN_CONFIDENCE": ("0.25", "0.75"),
@@ -71,6 +73,8 @@ WRONG = {
     ),
     "LLM_PROVIDER": ("'fake' or 'openai-compatible'", ["openai", "Fake", "none"]),
     "LLM_TIMEOUT_SECONDS": ("expected", ["0", "-1", "nan", "inf", "30s", "3600.1"]),
+    "LLM_MAX_TOKENS": ("expected", ["0", "-1", "1.5", "many", "1000001"]),
+    "RAG_LOG_FORMAT": ("'text' or 'json'", ["xml", "JSON"]),
     "RAG_TOP_K": ("expected", ["0", "21", "-5", "5.5", "five"]),
     "RAG_MIN_SIMILARITY": ("expected", ["-0.01", "1.01", "nan", "inf", "20%"]),
     "RAG_MIN_CONFIDENCE": ("expected", ["-0.01", "1.01", "nan", "inf", "half"]),
@@ -750,3 +754,32 @@ def test_a_vendors_variables_change_nothing(vendor: str) -> None:
 @pytest.mark.parametrize("name", ["utf-8", "UTF8", "utf_8_sig"])
 def test_utf_8_as_the_vaults_encoding_is_the_default(name: str) -> None:
     assert load(environ={"RAG_VAULT_ENCODING": name}).settings.vault_encoding is None
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("https://h.test/v1", "https://h.test/v1"),
+        ("https://h.test/v1//", "https://h.test/v1"),
+        (" https://h.test/v1 ", "https://h.test/v1"),
+        ("https://h.test/api/v9x/", "https://h.test/api/v9x"),
+        ("https://h.test", "https://h.test"),
+    ],
+)
+def test_blanks_and_slashes_at_the_end_of_a_base_url_do_not_count(given: str, used: str) -> None:
+    assert load(environ={"LLM_BASE_URL": given}).settings.llm_base_url == used
+
+
+@pytest.mark.parametrize("variable", ["LLM_BASE_URL", "EMBEDDING_BASE_URL"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/embeddings", "/chat/completions/"])
+def test_a_whole_endpoint_is_refused_as_base_url(variable: str, path: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"without {path.rstrip('/')}, which pyrag adds"):
+        load(environ={variable: f"https://h.test/v1{path}"})
+
+
+@pytest.mark.parametrize("variable", ["LLM_API_KEY", "EMBEDDING_API_KEY"])
+@pytest.mark.parametrize("key", ["sk-0123456789\n", "sk 0123456789", "sk-0123456789é", "“sk-0123456789”"])
+def test_a_key_that_cannot_stand_in_a_header_is_refused_without_showing_it(variable: str, key: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="invalid key format") as caught:
+        load(environ={variable: key})
+    assert "0123456789" not in f"{caught.value} {caught.value.hint} {caught.value!r}"

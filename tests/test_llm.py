@@ -23,7 +23,7 @@ from pyrag.fake_llm import FakeLlm
 from pyrag.lexical import is_cjk
 from pyrag.llm import Llm, build_llm
 from pyrag.models import Context, Finish, Hit, Prompt
-from pyrag.openai_llm import OpenAiLlm
+from pyrag.remote_llm import RemoteLlm
 from pyrag.prompts import fallback_note, no_answer_text
 
 PLENTY = 1_000_000
@@ -495,6 +495,6 @@ def test_each_missing_setting_of_a_real_model_is_named(missing: list[str]) -> No
 def test_a_real_model_is_never_a_silent_fake() -> None:
     environ = {"LLM_PROVIDER": "openai-compatible", **COMPLETE}
     llm = build_llm(load_configuration(environ=environ, folder=REPOSITORY.parent).settings)
-    assert isinstance(llm, OpenAiLlm)
-    assert repr(llm) == "OpenAiLlm('http://localhost:1/v1/chat/completions', 'm')"
+    assert isinstance(llm, RemoteLlm)
+    assert repr(llm) == "RemoteLlm('localhost:1', 'm')"
     assert "pw-s3cret" not in f"{vars(llm)}"

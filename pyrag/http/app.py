@@ -15,7 +15,7 @@ import falcon
 from falcon import Request, Response
 
 from pyrag import __version__
-from pyrag.errors import Overloaded, PyragError, RetrievalNotReady
+from pyrag.errors import Overloaded, RetrievalNotReady
 from pyrag.http.bodies import read_model
 from pyrag.http.errors import add_error_handlers
 from pyrag.http.openapi import OPERATIONS, openapi_document, openapi_page
@@ -33,6 +33,7 @@ def create_app(service: Service, answers: int = DEFAULT_ANSWERS) -> falcon.App[A
     app = falcon.App(middleware=[_Requests()])
     app.req_options.auto_parse_qs_csv = False
     add_error_handlers(app)
+    app.add_error_handler(_ClientGone, _gone)
     slots = threading.BoundedSemaphore(answers)
     app.add_route("/", _Root())
     app.add_route("/health", _Health(service))
@@ -55,8 +56,13 @@ class _Requests:
         request.context.started = time.monotonic()
         response.set_header("X-Request-Id", request.context.request_id)
         response.set_header("Link", '</openapi.json>; rel="service-desc"')
-        if request.method not in falcon.HTTP_METHODS:
-            raise falcon.HTTPMethodNotAllowed(["GET", "POST"])
+
+    def process_resource(
+        self, request: Request, response: Response, resource: Any, params: dict[str, Any]
+    ) -> None:
+        if request.method not in falcon.HTTP_METHODS:  # Falcon would say 400
+            known = [each for each in falcon.HTTP_METHODS if hasattr(resource, f"on_{each.lower()}")]
+            raise falcon.HTTPMethodNotAllowed([*known, "OPTIONS"])
 
     def process_response(self, request: Request, response: Response, resource: Any, ok: bool) -> None:
         if response.stream is None:  # a stream says itself when it has ended
@@ -184,7 +190,7 @@ class _Ask:
             with closing(self._service.answer(asked, stream=False)) as events:
                 for event in events:
                     if event is None and has_gone(connection):
-                        raise _ClientGone("the client closed its connection")
+                        raise _ClientGone
                     if isinstance(event, AskResponse):
                         response.content_type = falcon.MEDIA_JSON
                         response.data = event.model_dump_json().encode()
@@ -240,11 +246,13 @@ class _Stream:
         self._events.close()
 
 
-class _ClientGone(PyragError):
-    """Nobody is there to read the answer."""
+class _ClientGone(Exception):
+    """Nobody is there to read the answer: no error of ours, and no code of the contract."""
 
-    code = "client_gone"
-    http_status = 499
+
+def _gone(request: Request, response: Response, error: _ClientGone, params: dict[str, Any]) -> None:
+    response.status = 499  # as nginx logs it; nobody reads it
+    response.context.error_code = "client_gone"
 
 
 @contextmanager

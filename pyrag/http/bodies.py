@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from falcon import Request
 from pydantic import BaseModel, ValidationError
 
-from pyrag.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from pyrag.errors import InvalidRequest, PayloadTooLarge, PyragError, UnsupportedMediaType
 
 if TYPE_CHECKING:
     import socket
@@ -121,6 +121,12 @@ def _patience(request: Request, seconds: float) -> Iterator[None]:
         raise InvalidRequest(
             f"nothing more of the body came for {seconds:.0f} s", hint="Send the whole body at once."
         ) from None
+    except PyragError:
+        raise
+    except Exception as error:  # of the server: chunks that are none, a body that ends early
+        raise InvalidRequest(
+            f"the body cannot be read ({type(error).__name__})", hint="Send the body as its headers say."
+        ) from None
     finally:
         if connection is not None:
             connection.settimeout(None)
@@ -137,7 +143,7 @@ def _broken(why: str) -> InvalidRequest:
 def _invalid(error: ValidationError, model: type[BaseModel]) -> InvalidRequest:
     """All faults by field; what was sent is not repeated."""
     faults = [
-        {"field": ".".join(_name(part) for part in fault["loc"]), "message": _sentence(fault)}
+        {"field": ".".join(_name(part) for part in fault["loc"]) or "body", "message": _sentence(fault)}
         for fault in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     first = faults[0]
@@ -152,7 +158,10 @@ def _name(part: int | str) -> str:
 
 def _sentence(fault: Any) -> str:
     if fault["type"] == "string_pattern_mismatch":
-        return "must hold at least one visible character and no NUL"
+        alone = " beside # and /" if "filter" in fault["loc"] else ""
+        return f"must hold at least one visible character{alone} and no NUL"
+    if fault["type"] == "string_unicode":
+        return "holds half a surrogate pair, which is not text"
     if fault["type"] == "extra_forbidden":
         return "is no field of this request"
     return str(fault["msg"]).removeprefix("Value error, ")

@@ -113,7 +113,13 @@ OPERATIONS = (
     ),
 )  # fmt: skip
 
-_OTHER_REPLIES: tuple[type[BaseModel], ...] = (RetrievalEvent, TokenEvent, CitationEvent, ErrorResponse)
+_EVENTS: dict[str, type[BaseModel]] = {
+    "retrieval": RetrievalEvent,
+    "token": TokenEvent,
+    "citation": CitationEvent,
+    "final": AskResponse,
+    "error": ErrorResponse,
+}
 _EXAMPLES = {
     "search": {"query": "客户 P1 工单应该怎么升级？", "top_k": 3},
     "ask": {"question": "客户 P1 工单应该怎么升级？"},
@@ -128,7 +134,7 @@ def openapi_document() -> dict[str, Any]:
     replies = {each.reply for each in OPERATIONS if each.reply}
     wanted: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
     wanted += [(model, "validation") for model in bodies]
-    wanted += [(model, "serialization") for model in [*replies, *_OTHER_REPLIES]]
+    wanted += [(model, "serialization") for model in {*replies, *_EVENTS.values()}]
     wanted.sort(key=lambda each: each[0].__name__)
     _, definitions = models_json_schema(wanted, ref_template="#/components/schemas/{model}")
     return {
@@ -144,7 +150,7 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operation(each: Operation) -> dict[str, Any]:
-    reply = {"schema": _ref(each.reply) if each.reply else {"type": "string"}}
+    reply = {"schema": _ref(each.reply) if each.reply else {"oneOf": [_event(name) for name in _EVENTS]}}
     responses = {"200": {"description": each.summary, "content": {each.media_type: reply}}}
     for status, codes in each.errors:
         responses[str(status)] = {
@@ -161,6 +167,15 @@ def _operation(each: Operation) -> dict[str, Any]:
         body = {"schema": _ref(each.body), "example": _EXAMPLES[each.operation_id]}
         made["requestBody"] = {"required": True, "content": {"application/json": body}}
     return made
+
+
+def _event(name: str) -> dict[str, Any]:
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(_EVENTS[name])}
+    return {
+        "type": "object",
+        "required": ["event", "data"],
+        "properties": {"event": {"const": name}, "data": data},
+    }
 
 
 def _ref(model: type[BaseModel]) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from pyrag.chat_reply import ChatReply, ReplyFailed, server_message
 from pyrag.errors import LlmAuthFailed, LlmRateLimited, LlmTimeout, LlmUpstreamError, PyragError
 from pyrag.event_stream import EventReader, EventTooLarge
 from pyrag.models import Finish, Prompt
-from pyrag.outbound import PROXY_VARIABLES, Client, ProxyUnusable, build_client, outbound_loop
+from pyrag.outbound import PROXY_VARIABLES, Client, EnvironmentUnusable, build_client, outbound_loop
 from pyrag.redaction import one_line
 
 _TICK = 0.5  # seconds between two signs of life of a reply that waits
@@ -26,13 +26,14 @@ _CONNECT = 10.0  # seconds
 _AFTER_FINISH = 1.0  # seconds that a server has for [DONE] or an error after its finish_reason
 _AFTER_STATUS = 2.0  # seconds that a server has for the body of an error
 _RETRY_AFTER = 1.0  # seconds before the second try where the server names none
+_MOST_RETRY_AFTER = 1e9  # seconds
 _MOST_OF_A_BODY = 16_000_000  # bytes
 _MOST_OF_AN_ERROR = 64_000  # bytes
 
 Put = Callable[[str | Finish | PyragError], None]
 
 
-class OpenAiLlm:
+class RemoteLlm:
     """A model behind `POST {base_url}/chat/completions`. Cheap to make; may be made before a fork.
 
     `timeout_seconds` is the total for one reply, `read_seconds` the longest silence within a stream.
@@ -59,7 +60,7 @@ class OpenAiLlm:
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
 
     def __repr__(self) -> str:
-        return f"OpenAiLlm({self._url!r}, {self._model!r})"
+        return f"RemoteLlm({self._host!r}, {self._model!r})"
 
     def reply(self, prompt: Prompt, *, stream: bool) -> Iterator[str | Finish | None]:
         """The answer as pieces, None while waiting, then `Finish`; see `Llm`. Starts at the first `next`."""
@@ -91,27 +92,32 @@ class OpenAiLlm:
         reply = ChatReply()
         client: Client | None = None
         total = asyncio.timeout(self._total)
+        sent = False
+
+        def send(text: str) -> None:
+            nonlocal sent
+            if text:
+                sent = True
+                put(text)
+
         try:
             client = self._client()
             try:
                 async with total:
-                    await self._exchange(client.http, body, reply, put)
+                    await self._exchange(client.http, body, reply, send)
             except TimeoutError:
                 if not reply.reason:
                     raise
             rest, finish = reply.end()
         except Exception as error:
             failed = self._total_passed() if total.expired() else self._failed(error)
-            outcome = self._error(failed, client, mid_stream=reply.length > 0)
+            put(self._error(failed, client, mid_stream=sent))
         else:
-            if rest:
-                put(rest)
+            send(rest)
             put(finish)
-            return
-        put(outcome)
 
     async def _exchange(
-        self, http: httpx.AsyncClient, body: dict[str, Any], reply: ChatReply, put: Put
+        self, http: httpx.AsyncClient, body: dict[str, Any], reply: ChatReply, send: Callable[[str], None]
     ) -> None:
         now = asyncio.get_running_loop().time
         until = now() + self._total
@@ -122,11 +128,11 @@ class OpenAiLlm:
                     kind = response.headers.get("content-type", "").lower()
                     other = "json" in kind or "html" in kind or not body["stream"]
                     if "event-stream" in kind or not other:
-                        await self._read_events(response, reply, put)
+                        await self._read_events(response, reply, send)
                     else:
                         text = reply.body(await _read_body(response))
-                        if text:
-                            put(text)
+                        reply.end()
+                        send(text)
                     return
                 wait = _retry_after(response.headers.get("retry-after", ""))
                 again = first and response.status_code in (429, 503) and now() + wait < until
@@ -135,7 +141,9 @@ class OpenAiLlm:
             first = False
             await asyncio.sleep(wait)
 
-    async def _read_events(self, response: httpx.Response, reply: ChatReply, put: Put) -> None:
+    async def _read_events(
+        self, response: httpx.Response, reply: ChatReply, send: Callable[[str], None]
+    ) -> None:
         events = EventReader()
         now = asyncio.get_running_loop().time
         finished = False
@@ -157,9 +165,7 @@ class OpenAiLlm:
             if chunk is None:
                 return
             for event in events.feed(chunk):
-                text = reply.event(event)
-                if text:
-                    put(text)
+                send(reply.event(event))
 
     def _client(self) -> Client:
         loop = asyncio.get_running_loop()
@@ -188,10 +194,10 @@ class OpenAiLlm:
         match error:
             case ReplyFailed():
                 return error
-            case ProxyUnusable():
+            case EnvironmentUnusable():
                 return ReplyFailed(
-                    f"the proxy that the environment names ({PROXY_VARIABLES}) cannot be used",
-                    hint="Write it as http://HOST:PORT; socks5:// and socks5h:// need the package socksio.",
+                    f"what the environment says cannot be used: {error}",
+                    hint="Write a proxy as http://HOST:PORT; one of socks5:// needs the package socksio.",
                 )
             case EventTooLarge():
                 return ReplyFailed(str(error))
@@ -248,7 +254,7 @@ async def _refused(response: httpx.Response) -> ReplyFailed:
         what, kind, hint = "too many requests (429)", LlmRateLimited, "Ask again later."
     elif status == 404:
         hint = "Check LLM_BASE_URL and LLM_MODEL."
-    elif response.is_redirect:
+    elif response.has_redirect_location:
         said = response.headers["location"]
         what, hint = f"redirected ({status})", "Set LLM_BASE_URL to the address that it redirects to."
     if status in (429, 503) and "retry-after" in response.headers:
@@ -260,6 +266,6 @@ def _retry_after(value: str) -> float:
     """Seconds of a Retry-After header, which has seconds or a date; the default where it has neither."""
     with suppress(ValueError):
         if value.strip().isdecimal():
-            return float(value)
-        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+            return min(float(value), _MOST_RETRY_AFTER)
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return _RETRY_AFTER
