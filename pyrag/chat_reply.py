@@ -13,6 +13,11 @@ from pyrag.redaction import one_line
 MOST_OF_AN_ANSWER = 16_000_000  # characters of text
 _MOST_OF_A_REFUSAL = 4000  # characters
 
+TOO_LONG = (
+    "See the log of that server. If the prompt is longer than the model's context, lower"
+    " RAG_CONTEXT_TOKEN_BUDGET or LLM_MAX_TOKENS."
+)
+
 
 class ReplyFailed(Exception):
     """Why there is no whole answer: our words, the server's as it sent them, the class of error, a hint."""
@@ -76,7 +81,7 @@ class ChatReply:
         if self.reason == "error":
             raise ReplyFailed("the server reports an error (finish_reason error)")
         if not (self.done or self.reason):
-            raise ReplyFailed("the stream ended unfinished")
+            raise ReplyFailed("the stream ended unfinished", hint=TOO_LONG if self._blank else "")
         if self._blank and not rest:
             if self.reason == "length":
                 raise ReplyFailed(

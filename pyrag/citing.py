@@ -23,7 +23,7 @@ _REFUSAL = re.compile(
     r"|(?:无法|不能|难以)(?:\w{0,6})(?:回答|确定|找到|得出|判断)|(?:信息|资料)不足",
     re.IGNORECASE,
 )
-# Who declines: a cited sentence about anything else, such as "plan A does not include exports [1]", is an answer
+# Who declines: a cited sentence about anything else ("plan A does not include exports [1]") is an answer
 _DECLINING = re.compile(
     r"\b(?:sources|the source|the context|knowledge base|I"
     r"|(?:provided|given|available) (?:documents?|information|texts?|passages|excerpts|notes))\b"

@@ -453,7 +453,7 @@ def _print_citations(response: AskResponse) -> None:
     if response.mode == "rag" and response.reason:
         note(f"warning: {'not grounded' if not response.grounded else 'not complete'}: {response.reason}")
     if response.removed_citations:
-        note(f"warning: {response.removed_citations} citations of sources that do not exist were removed")
+        note(f"warning: removed citations of sources that do not exist: {response.removed_citations}")
     if response.citations:
         print("\ncitations:")
     for number, citation in enumerate(response.citations, start=1):

@@ -121,11 +121,12 @@ class Database:
     """One Postgres database; each method uses a connection for as long as it needs one.
 
     With `pool_size` connections are kept open, at most so many; without, each call opens its own. The pool
-    opens with the first call, so that a process may fork before.
+    opens with the first call, so that a process may fork before. `embedded` is for the hint of an error.
     """
 
-    def __init__(self, url: str, pool_size: int = 0) -> None:
+    def __init__(self, url: str, pool_size: int = 0, *, embedded: bool = False) -> None:
         self.url = url
+        self.embedded = embedded
         self.pool_size = pool_size
         self._pool: ConnectionPool | None = None
         self._pool_lock = threading.Lock()
@@ -238,7 +239,7 @@ class Database:
         try:
             return psycopg.connect(self.url, **_CONNECTION_OPTIONS)
         except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
-            raise _unreachable(self.url, error) from None
+            raise _unreachable(self.url, self.embedded, error) from None
 
     @contextmanager
     def _pooled(self) -> Iterator[psycopg.Connection[Any]]:
@@ -254,13 +255,12 @@ class Database:
                     max_size=self.pool_size,
                     timeout=_POOL_TIMEOUT_SECONDS,
                     reconnect_timeout=_RECONNECT_SECONDS,
-                    check=ConnectionPool.check_connection,
                     name="pyrag",
                     open=True,
                 )
             pool = self._pool
         try:
-            connection = pool.getconn()
+            connection = _live_connection(pool)
         except PoolTimeout:
             self._connect().close()  # says why the database cannot be reached, if that is the reason
             raise Overloaded(
@@ -451,15 +451,32 @@ def translate_error(error: psycopg.Error) -> PyragError:
     return InternalError(f"The database reports {state}: {message}", hint=hint)
 
 
-def _unreachable(url: str, error: psycopg.Error) -> DatabaseUnavailable:
+def _unreachable(url: str, embedded: bool, error: psycopg.Error) -> DatabaseUnavailable:
     why = _first_line(error)
-    if "does not exist" in why or "authentication failed" in why:
+    if embedded:
+        hint = "Start the embedded server with: rag db start"
+    elif "does not exist" in why or "authentication failed" in why:
         hint = "Correct user, password or name in DATABASE_URL, or remove it to use the embedded server."
     else:
         hint = (
             "Start it with: docker compose up -d postgres\nor remove DATABASE_URL to use the embedded server."
         )
     return DatabaseUnavailable(f"The database {mask_password(url)} cannot be reached: {why}", hint=hint)
+
+
+def _live_connection(pool: ConnectionPool) -> psycopg.Connection[Any]:
+    """A connection that answers. One that does not says that the server was restarted: all are renewed.
+
+    The pool's own check would wait a second before it looks at the next one.
+    """
+    while True:
+        connection = pool.getconn()
+        try:
+            pool.check_connection(connection)
+            return connection
+        except psycopg.OperationalError:
+            pool.putconn(connection)  # which drops it
+            pool.drain()
 
 
 def _vector_text(vector: Vector) -> str:

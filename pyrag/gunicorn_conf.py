@@ -8,7 +8,7 @@ from pyrag.logs import log_configuration
 
 wsgi_app = "pyrag.wsgi:app"
 bind = ["127.0.0.1:8000"]
-worker_class = "gthread"
+worker_class = "pyrag.http.worker.Worker"  # gthread, mended
 workers = 2
 threads = 256
 worker_connections = 2000

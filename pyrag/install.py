@@ -130,7 +130,8 @@ def check_installed(connection: Connection[Any]) -> None:
         )
     if version < expected or (sha256 is not None and sha256 != expected_sha256):
         raise SchemaNotInitialized(
-            "The SQL in the database is not that of this version of pyrag.", hint="Run: rag db init"
+            "The SQL in the database is not that of this version of pyrag.",
+            hint="Run: rag db init. After an upgrade also restart what still runs the old version.",
         )
 
 

@@ -12,7 +12,10 @@ _READ = 4000  # characters of a foreign text that are looked at
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text with *** for each secret, each part of one of 8 or more characters, and after "Bearer "."""
+    """The text with *** for each secret, each part of one of 8 or more characters, and after "Bearer ".
+
+    A shorter secret, such as the `x` that a local server is content with, counts only as a word of its own.
+    """
     for secret in secrets:
         text = _without(text, secret)
     return _BEARER.sub(r"\1***", text)
@@ -31,7 +34,7 @@ def one_line(text: str, secrets: Iterable[str] = (), limit: int = 300) -> str:
 
 def _without(text: str, secret: str) -> str:
     if len(secret) < _PART:
-        return text.replace(secret, "***") if secret else text
+        return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text) if secret else text
     parts = {secret[at : at + _PART] for at in range(len(secret) - _PART + 1)}
     spans: list[tuple[int, int]] = []
     for at in range(len(text) - _PART + 1):

@@ -14,7 +14,7 @@ import httpx
 from pydantic import SecretStr
 
 from pyrag import __version__
-from pyrag.chat_reply import ChatReply, ReplyFailed, server_message
+from pyrag.chat_reply import TOO_LONG, ChatReply, ReplyFailed, server_message
 from pyrag.errors import LlmAuthFailed, LlmRateLimited, LlmTimeout, LlmUpstreamError, PyragError
 from pyrag.event_stream import EventReader, EventTooLarge
 from pyrag.models import Finish, Prompt
@@ -252,6 +252,10 @@ async def _refused(response: httpx.Response) -> ReplyFailed:
         what, kind, hint = "access refused (403)", LlmAuthFailed, "Check what this account may use."
     elif status == 429:
         what, kind, hint = "too many requests (429)", LlmRateLimited, "Ask again later."
+    elif status in (400, 413):
+        hint = TOO_LONG
+    elif status == 500:
+        hint = "See the log of that server, and check LLM_MODEL."
     elif status == 404:
         hint = "Check LLM_BASE_URL and LLM_MODEL."
     elif response.has_redirect_location:

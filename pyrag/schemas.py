@@ -121,6 +121,7 @@ class SearchResult(_Reply):
     content: str = Field(description="text of the chunk, heading line included")
     source: str = Field(description="path of the note below its vault")
     relative_path: str
+    vault: str = Field(description="path of the vault, as `filter.vault` takes it")
     heading_path: list[str] = Field(description="headings from the outermost to the chunk's own")
     heading: str = Field(description="last element of heading_path, or empty")
     score: float = Field(ge=0, le=1, description="cosine similarity, 0 to 1")

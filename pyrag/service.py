@@ -49,7 +49,8 @@ def open_database(settings: Settings, notify: Callable[[str], None], pool_size: 
     from pyrag.embedded import EmbeddedServer
 
     assert settings.pyrag_home is not None
-    return Database(EmbeddedServer(settings.pyrag_home, notify=notify).start(), pool_size)
+    url = EmbeddedServer(settings.pyrag_home, notify=notify).start()
+    return Database(url, pool_size, embedded=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,7 @@ def _results(hits: list[Hit]) -> list[SearchResult]:
             content=hit.content,
             source=hit.source,
             relative_path=hit.source,
+            vault=hit.vault_path,
             heading_path=hit.heading_path,
             heading=hit.heading,
             score=hit.score,

@@ -1,4 +1,4 @@
-"""The WSGI application for gunicorn: `gunicorn pyrag.wsgi:app --worker-class gthread --threads 64`.
+"""The WSGI application for gunicorn: `rag serve`, or `gunicorn pyrag.wsgi:app -k gthread --threads 64`.
 
 Reads the settings and opens the database when it is imported, in each worker. `rag serve` passes what its
 options say in two variables that are no settings: `PYRAG_ENV_FILE` and `PYRAG_ANSWERS`.

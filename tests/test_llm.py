@@ -23,8 +23,8 @@ from pyrag.fake_llm import FakeLlm
 from pyrag.lexical import is_cjk
 from pyrag.llm import Llm, build_llm
 from pyrag.models import Context, Finish, Hit, Prompt
-from pyrag.remote_llm import RemoteLlm
 from pyrag.prompts import fallback_note, no_answer_text
+from pyrag.remote_llm import RemoteLlm
 
 PLENTY = 1_000_000
 ENGLISH = "From the knowledge base:"

@@ -17,6 +17,7 @@ from pyrag.errors import (
     SchemaNotInitialized,
 )
 from pyrag.ingest import ingest_vault
+from pyrag.schemas import MAX_QUESTION
 from pyrag.service import Service
 
 PUMP = "# Pump\n\nThe bearing of the feed pump is greased on Monday with lithium grease.\n"
@@ -105,8 +106,11 @@ def test_a_question_that_is_not_text_is_refused(service: Service, question: str)
         service.ask(question)
 
 
-def test_a_question_of_100_kb_is_handled(indexed: Service) -> None:
-    assert indexed.ask("feed pump bearing " * 6000).mode == "rag"
+def test_a_question_of_the_largest_length_is_answered_and_a_longer_one_refused(indexed: Service) -> None:
+    question = ("feed pump bearing " * 1000)[:MAX_QUESTION]
+    assert indexed.ask(question).mode == "rag"
+    with pytest.raises(InvalidRequest, match="8001 characters, at most 8000"):
+        indexed.ask(question + "?")
 
 
 def test_results_are_the_same_on_every_call(indexed: Service) -> None:

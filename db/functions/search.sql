@@ -231,8 +231,10 @@ begin
         select f.chunk_id, f.distance
         from rag.nearest_filtered_embeddings(
             p_embedding, p_provider, p_model, p_dim, p_top_k,
-            p_filter ->> 'vault',
-            rtrim(normalize(p_filter ->> 'path_prefix', nfc), '/'),
+            rtrim(p_filter ->> 'vault', '/'),
+            trim(
+                regexp_replace(normalize(p_filter ->> 'path_prefix', nfc), '^(\./)+', ''), '/'
+            ),
             rag.filter_tags(p_filter, 'any'),
             rag.filter_tags(p_filter, 'all'),
             (p_filter ->> 'updated_after')::timestamptz

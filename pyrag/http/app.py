@@ -88,8 +88,12 @@ class _Root:
             "name": "pyrag",
             "version": __version__,
             "endpoints": [
-                {"method": each.method.upper(), "path": each.path, "summary": each.summary}
-                for each in OPERATIONS
+                *(
+                    {"method": each.method.upper(), "path": each.path, "summary": each.summary}
+                    for each in OPERATIONS
+                ),
+                {"method": "GET", "path": "/openapi.json", "summary": "This API for machines (OpenAPI 3.1)"},
+                {"method": "GET", "path": "/docs", "summary": "This API for people, without network"},
             ],
         }
 
@@ -218,7 +222,9 @@ class _AskStream:
             _log_request(request, response, outcome)
 
         events = self._service.answer(asked, stream=True)
-        response.stream = _Stream(event_stream(events, request.env.get("gunicorn.socket"), done), done)
+        connection = request.env.get("gunicorn.socket")
+        made = event_stream(events, connection, request.context.request_id, done)
+        response.stream = _Stream(made, done)
         response.content_type = MEDIA_TYPE
         response.set_headers(HEADERS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from typing import Any
 
 import falcon
@@ -52,14 +53,26 @@ def as_pyrag_error(error: BaseException) -> PyragError:
     return InternalError("pyrag met an error that it does not know; the server's log has it.")
 
 
+def log_failure(error: PyragError, request_id: str) -> None:
+    """A line that says why, for what is not the client's fault; keys and passwords are not in messages."""
+    if error.http_status >= 500:
+        _log.warning(
+            "%s: %s (%s)", error.code, error.message, request_id,
+            extra={"code": error.code, "request_id": request_id},
+        )  # fmt: skip
+
+
 def _of_pyrag(request: Request, response: Response, error: PyragError, _: dict[str, Any]) -> None:
     error = as_pyrag_error(error)
+    log_failure(error, request.context.request_id)
     response.status = error.http_status
     response.data = envelope(error)
     response.content_type = falcon.MEDIA_JSON
     response.context.error_code = error.code
     if isinstance(error, Overloaded):
         response.set_header("Retry-After", _RETRY_AFTER_SECONDS)
+    elif "retry_after_seconds" in error.details:
+        response.set_header("Retry-After", str(math.ceil(error.details["retry_after_seconds"])))
 
 
 def _of_falcon(request: Request, response: Response, error: falcon.HTTPError, _: dict[str, Any]) -> None:

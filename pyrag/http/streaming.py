@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator
 
 from pyrag.errors import PyragError
-from pyrag.http.errors import as_pyrag_error, envelope
+from pyrag.http.errors import as_pyrag_error, envelope, log_failure
 from pyrag.schemas import Event, event_name
 
 _log = logging.getLogger("pyrag.http")
@@ -36,7 +36,10 @@ def has_gone(connection: socket.socket | None) -> bool:
 
 
 def event_stream(
-    events: Generator[Event | None], connection: socket.socket | None, done: Callable[[str], None]
+    events: Generator[Event | None],
+    connection: socket.socket | None,
+    request_id: str,
+    done: Callable[[str], None],
 ) -> Generator[bytes]:
     """The events as bytes; what fails becomes one `error` event, which is then the last.
 
@@ -63,6 +66,7 @@ def event_stream(
             _log.error("unexpected error in a stream", exc_info=error)
         shown = as_pyrag_error(error)
         outcome = shown.code
+        log_failure(shown, request_id)
         yield _event("error", envelope(shown).decode())
     finally:
         events.close()
