@@ -457,10 +457,12 @@ def _print_citations(response: AskResponse) -> None:
     if response.citations:
         print("\ncitations:")
     for number, citation in enumerate(response.citations, start=1):
-        used = "" if citation.cited else "  (not cited)"
-        print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}{used}")
+        print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}")
         if citation.heading:
             print(f"    {shown(citation.heading)}")
+    unused = [number for number, each in enumerate(response.citations, start=1) if not each.cited]
+    if unused and response.mode == "rag":
+        print(f"\nnot cited in the answer: {', '.join(f'[{number}]' for number in unused)}")
 
 
 def _service(ctx: typer.Context, question: str | None = None) -> Service:

@@ -130,8 +130,9 @@ def check_installed(connection: Connection[Any]) -> None:
         )
     if version < expected or (sha256 is not None and sha256 != expected_sha256):
         raise SchemaNotInitialized(
-            "The SQL in the database is not that of this version of pyrag.",
-            hint="Run: rag db init. After an upgrade also restart what still runs the old version.",
+            "The SQL in the database is not that of this version of pyrag; after an upgrade restart what still"
+            " runs the old one.",
+            hint="Run: rag db init",
         )
 
 

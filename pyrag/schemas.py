@@ -18,7 +18,8 @@ from pydantic import (
 
 from pyrag.models import Mode
 
-MAX_QUESTION = 8000  # characters
+MAX_QUESTION = 200_000  # characters
+MAX_FILTER = 4000  # characters of a path or tag in a filter
 
 # One character that is neither white space nor a control character, nor one of those that are filled in; no
 # NUL, which Postgres cannot hold
@@ -51,13 +52,13 @@ def _utc(value: datetime) -> datetime:
         raise ValueError("is out of range") from None
 
 
-def _text(beside: str = "") -> StringConstraints:
-    return StringConstraints(pattern=_TEXT.format(beside), max_length=MAX_QUESTION)
+def _text(beside: str, longest: int) -> StringConstraints:
+    return StringConstraints(pattern=_TEXT.format(beside), max_length=longest)
 
 
-Text = Annotated[str, _text(), AfterValidator(_utf8)]
-Path = Annotated[str, _text(beside="/"), AfterValidator(_utf8)]
-Tag = Annotated[str, _text(beside="#/"), AfterValidator(_utf8)]
+Text = Annotated[str, _text("", MAX_QUESTION), AfterValidator(_utf8)]
+Path = Annotated[str, _text("/", MAX_FILTER), AfterValidator(_utf8)]
+Tag = Annotated[str, _text("#/", MAX_FILTER), AfterValidator(_utf8)]
 Time = Annotated[AwareDatetime, BeforeValidator(_rfc3339), AfterValidator(_utc)]
 Tags = Annotated[list[Tag], Field(min_length=1, max_length=50)]
 TopK = Annotated[int, Field(ge=1, le=20), BeforeValidator(_whole)]  # this order, or OpenAPI has no bounds

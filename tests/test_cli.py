@@ -96,15 +96,17 @@ def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
 
 def test_ask_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("ask", "When is the pump greased?", "--json").stdout)
-    assert list(body) == ["mode", "confidence", "answer", "citations"]
-    assert list(body["citations"][0]) == ["source", "heading", "score"]
+    assert list(body) == [
+        "mode", "confidence", "answer", "citations", "grounded", "reason", "complete", "removed_citations",
+    ]  # fmt: skip
+    assert list(body["citations"][0]) == ["source", "heading", "score", "cited"]
 
 
 def test_search_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("search", "pump", "--json").stdout)
     assert list(body) == ["confidence", "results"]
     assert list(body["results"][0]) == [
-        "content", "source", "relative_path", "heading_path", "heading", "score",
+        "content", "source", "relative_path", "vault", "heading_path", "heading", "score",
     ]  # fmt: skip
     assert body["results"][0]["source"] == body["results"][0]["relative_path"] == "pump.md"
 

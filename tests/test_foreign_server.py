@@ -123,7 +123,7 @@ def service_for(foreign: Foreign, database_url: str, model: str, **more: str) ->
 
 def both_ways(foreign: Foreign, knowledge: str, folder: Path, model: str, **more: str) -> list[Any]:
     """The bodies of POST /ask and of the last event of POST /ask/stream, whose tokens are its answer."""
-    with serving(knowledge, folder, **foreign.variables(model, **more)) as pyrag:
+    with serving(knowledge, folder, environment=foreign.variables(model, **more)) as pyrag:
         whole = pyrag.post("/ask", {"question": QUESTION})
         stream = pyrag.post("/ask/stream", {"question": QUESTION})
         log = pyrag.log()
@@ -180,7 +180,7 @@ def test_the_command_line(foreign: Foreign, knowledge: str) -> None:
 
 
 def test_a_model_that_it_does_not_have(foreign: Foreign, knowledge: str, tmp_path: Path) -> None:
-    with serving(knowledge, tmp_path, **foreign.variables("tiny-absent")) as pyrag:
+    with serving(knowledge, tmp_path, environment=foreign.variables("tiny-absent")) as pyrag:
         whole = pyrag.post("/ask", {"question": QUESTION})
         stream = pyrag.post("/ask/stream", {"question": QUESTION})
         log = pyrag.log()

@@ -183,7 +183,7 @@ def test_top_k_is_taken_as_it_is(api: Serving) -> None:
 BODIES = [
     b'{"question":', b"", b'["valve?"]', b'"valve?"', b"5", b"null", b"{}", b'{"question":null}',
     b'{"question":7}', b'{"question":""}', b'{"question":"   "}', b'{"question":"\\u3000\\n"}',
-    b'{"question":"' + b"x" * 8001 + b'"}',
+    b'{"question":"' + b"x" * 200_001 + b'"}',
     base64.b64decode("77u/eyJxdWVzdGlvbiI6InZhbHZlIn0="),
     base64.b64decode("eyJxdWVzdGlvbiI6Irenw8UifQ=="),
     base64.b64decode("eyJxdWVzdGlvbiI6Iv/+IHZhbHZlIn0="),

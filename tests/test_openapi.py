@@ -111,7 +111,7 @@ def test_examples_are_requests_that_the_models_take() -> None:
 def test_bounds_of_numbers_and_texts_stand_in_the_document() -> None:
     fields = openapi_document()["components"]["schemas"]["AskRequest"]["properties"]
     assert fields["top_k"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 20}
-    assert fields["question"]["maxLength"] == 8000
+    assert fields["question"]["maxLength"] == 200_000
     schemas = openapi_document()["components"]["schemas"]
     assert all(schemas[name]["additionalProperties"] is False for name in ("AskRequest", "Filter"))
 
