@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -230,8 +230,8 @@ class Database:
     @contextmanager
     def _connection(self, check: bool = False) -> Iterator[psycopg.Connection[Any]]:
         """An autocommit connection; errors come out as `PyragError`. `check` compares the schema first."""
-        with translated_errors(), self._pooled() if self.pool_size else self._connect() as connection:
-            if check:
+        with translated_errors(), self._pooled(check) if self.pool_size else self._connect() as connection:
+            if check and not self.pool_size:
                 check_installed(connection)
             yield connection
 
@@ -242,8 +242,8 @@ class Database:
             raise _unreachable(self.url, self.embedded, error) from None
 
     @contextmanager
-    def _pooled(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection of the pool, checked before use. Raises `Overloaded` when all stay busy."""
+    def _pooled(self, check: bool) -> Iterator[psycopg.Connection[Any]]:
+        """A connection of the pool, tried before use. Raises `Overloaded` when all stay busy."""
         from psycopg_pool import ConnectionPool, PoolTimeout
 
         with self._pool_lock:
@@ -260,7 +260,7 @@ class Database:
                 )
             pool = self._pool
         try:
-            connection = _live_connection(pool)
+            connection = _live_connection(pool, check_installed if check else pool.check_connection)
         except PoolTimeout:
             self._connect().close()  # says why the database cannot be reached, if that is the reason
             raise Overloaded(
@@ -464,19 +464,24 @@ def _unreachable(url: str, embedded: bool, error: psycopg.Error) -> DatabaseUnav
     return DatabaseUnavailable(f"The database {mask_password(url)} cannot be reached: {why}", hint=hint)
 
 
-def _live_connection(pool: ConnectionPool) -> psycopg.Connection[Any]:
-    """A connection that answers. One that does not says that the server was restarted: all are renewed.
+def _live_connection(
+    pool: ConnectionPool, check: Callable[[psycopg.Connection[Any]], None]
+) -> psycopg.Connection[Any]:
+    """A connection that passes `check`. If one is dead, the server restarted: all are renewed.
 
     The pool's own check would wait a second before it looks at the next one.
     """
     while True:
         connection = pool.getconn()
         try:
-            pool.check_connection(connection)
+            check(connection)
             return connection
         except psycopg.OperationalError:
             pool.putconn(connection)  # which drops it
             pool.drain()
+        except BaseException:
+            pool.putconn(connection)
+            raise
 
 
 def _vector_text(vector: Vector) -> str:

@@ -130,8 +130,8 @@ def check_installed(connection: Connection[Any]) -> None:
         )
     if version < expected or (sha256 is not None and sha256 != expected_sha256):
         raise SchemaNotInitialized(
-            "The SQL in the database is not that of this version of pyrag; after an upgrade restart what still"
-            " runs the old one.",
+            "The SQL in the database is not that of this version of pyrag; after an upgrade restart what"
+            " still runs the old one.",
             hint="Run: rag db init",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import select
 import socket
 import struct
 import time
@@ -16,6 +17,7 @@ from pyrag.http.errors import envelope
 
 HEADER_SECONDS = 10.0  # longest wait for the next bytes of a request's head
 LINGER_SECONDS = 2.0  # longest wait for a client to read the end of its last reply and go
+NEXT_REQUEST_MS = 5.0  # how long a thread waits for the next request of its connection
 _LINGER_BYTES = 1 << 16
 
 
@@ -28,9 +30,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     """
 
     def handle(self, conn: Any) -> Any:
-        """Serves one request; false when the connection has ended."""
+        """Serves a request, and those that follow it at once; false when the connection has ended."""
         _bound_heads(conn)
         kept = super().handle(conn)
+        while kept is True and self.alive and _is_ready(conn.sock):
+            kept = super().handle(conn)
         if not kept:
             _linger(conn.sock)
         return kept
@@ -100,6 +104,14 @@ class _Parser:
         except TimeoutError:
             raise StopIteration from None
         return request
+
+
+def _is_ready(connection: socket.socket) -> bool:
+    """Whether the next request of a connection comes at once: then this thread takes it, without the detour
+    over the main thread and its poller, which costs as much as a quarter of a search."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(NEXT_REQUEST_MS))
 
 
 def _linger(connection: socket.socket) -> None:
