@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -13,19 +12,16 @@ import typer
 from typer.core import TyperGroup
 
 from pyrag import __version__
-from pyrag.cli_common import JsonOption, configuration, note, print_json, shown
+from pyrag.cli_common import EXIT_INTERRUPTED, JsonOption, configuration, note, print_json, shown
 from pyrag.cli_db import db_app
+from pyrag.cli_ingest import chunk, ingest, watch
+from pyrag.cli_ledger import forget, runs_app, status, vault_app
 from pyrag.errors import InvalidRequest, PyragError
 
 if TYPE_CHECKING:
     from pyrag.evaluation import Outcome
-    from pyrag.ingest import IngestReport
     from pyrag.schemas import AskResponse, Filter
     from pyrag.service import Service
-
-EXIT_FAILED_FILES = 3
-EXIT_WITHHELD = 4
-EXIT_INTERRUPTED = 130
 
 
 class _Group(TyperGroup):
@@ -60,13 +56,16 @@ embeddings_app = typer.Typer(
     help="Embedding models.",
     epilog="Example: rag embeddings warmup",
 )
+app.command("ingest", epilog="Example: rag ingest ~/notes --dry-run")(ingest)
+app.command("watch", epilog="Example: rag watch ~/notes")(watch)
+app.command("chunk", epilog="Example: rag chunk 'samples/acme-vault/00-index.md' --json")(chunk)
+app.command("status", epilog="Example: rag status --json")(status)
+app.add_typer(runs_app, name="runs")
+app.command("forget", epilog="Example: rag forget ~/notes/private --yes")(forget)
+app.add_typer(vault_app, name="vault")
 app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
 
-EncodingOption = Annotated[
-    str | None,
-    typer.Option(help="What notes are that are not UTF-8, e.g. gb18030; default RAG_VAULT_ENCODING."),
-]
 TopKOption = Annotated[
     int | None,
     typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5)."),
@@ -145,113 +144,6 @@ def embeddings_warmup(ctx: typer.Context) -> None:
 
     embedder = build_embedder(configuration(ctx).settings)
     print(f"{embedder.model} of provider {embedder.provider} is ready: nothing to download")
-
-
-# Ingest ------------------------------------------------------------------------------------------
-
-
-@app.command("ingest", epilog="Example: rag ingest ~/notes")
-def ingest(
-    ctx: typer.Context,
-    vault: Annotated[str | None, typer.Argument(help="Folder of notes; default VAULT_PATH.")] = None,
-    allow_mass_delete: Annotated[
-        bool, typer.Option("--allow-mass-delete", help="Delete even if many or all documents would vanish.")
-    ] = False,
-    encoding: EncodingOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Bring the index in step with a vault: new, changed, renamed, deleted notes. The vault is only read."""
-    from pyrag.ingest import ingest_vault
-    from pyrag.progress import progress_bar
-    from pyrag.service import Service, open_database
-    from pyrag.vault import resolve_vault
-
-    settings = configuration(ctx, RAG_VAULT_ENCODING=encoding).settings
-    if vault is None and settings.vault_path is None:
-        raise InvalidRequest(
-            "no vault given", hint="Example: rag ingest samples/acme-vault, or set VAULT_PATH."
-        )
-    path = resolve_vault(str(settings.vault_path) if vault is None else vault)
-    service = Service(settings, open_database(settings, note))
-    with progress_bar() as progress:
-        report = ingest_vault(
-            path,
-            service.database,
-            service.embedder,
-            allow_mass_delete=allow_mass_delete,
-            encoding=settings.vault_encoding,
-            progress=progress,
-        )
-    for relative_path, warning in report.warnings:
-        note(f"warning: {shown(relative_path)}: {shown(warning)}")
-    for relative_path, reason in report.failed:
-        note(f"failed: {shown(relative_path)}: {shown(reason)}")
-    if as_json:
-        print_json(report.run)
-    else:
-        _print_run(report)
-    if report.withheld:
-        note(
-            f"{len(report.withheld)} deletions withheld"
-            f" ({report.withheld[0].reason.removeprefix('withheld: ')})."
-        )
-        note("  If that is right, run again with --allow-mass-delete.")
-        raise typer.Exit(EXIT_WITHHELD)
-    if report.failed:
-        raise typer.Exit(EXIT_FAILED_FILES)
-
-
-def _print_run(report: IngestReport) -> None:
-    from datetime import datetime
-
-    run = report.run
-    seconds = (
-        datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])
-    ).total_seconds()
-    print(f"run {run['id']} of {shown(run['vault_path'])}: {run['status']} in {seconds:.1f} s")
-    print(
-        "documents: "
-        + ", ".join(
-            f"{run['documents_' + name]} {name}"
-            for name in ("added", "updated", "moved", "embedded", "deleted", "skipped", "failed")
-        )
-    )
-    print(
-        f"chunks: {run['chunks_written']} written; embeddings: {run['embeddings_written']} computed,"
-        f" {run['embeddings_reused']} reused"
-    )
-
-
-@app.command("chunk", epilog="Example: rag chunk 'samples/acme-vault/00-index.md' --json")
-def chunk(
-    ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A Markdown file.")],
-    encoding: EncodingOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show a note as it would be stored: chunks with tokens, heading path, tags, links; no database."""
-    from pyrag.reading import stored_form
-
-    settings = configuration(ctx, RAG_VAULT_ENCODING=encoding).settings
-    form = stored_form(file, settings.vault_encoding)
-    if as_json:
-        print_json(form)
-        return
-    document = form["document"]
-    print(f"{shown(document['file_path'])}: {len(form['chunks'])} chunks, {document['size_bytes']} bytes")
-    for warning in document["warnings"]:
-        note(f"warning: {shown(warning)}")
-    if document["frontmatter"]:
-        print(f"frontmatter: {json.dumps(document['frontmatter'], ensure_ascii=False)}")
-    for each in form["chunks"]:
-        print(f"\n--- chunk {each['chunk_index']}, {each['token_count']} tokens: "
-              f"{shown(' > '.join(each['heading_path'])) or '(no heading)'}")  # fmt: skip
-        for name in ("tags", "wikilinks"):
-            if each[name]:
-                print(f"    {name}: {shown(', '.join(each[name]))}")
-        for path in each["metadata"].get("sections", []):
-            print(f"    section: {shown(' > '.join(path))}")
-        print("\n".join(shown(line) for line in each["content"].split("\n")))
 
 
 # Search, ask, eval -------------------------------------------------------------------------------

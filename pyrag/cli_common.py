@@ -13,6 +13,11 @@ import typer
 if TYPE_CHECKING:
     from pyrag.config import Configuration
 
+EXIT_USAGE = 2
+EXIT_FAILED_FILES = 3
+EXIT_WITHHELD = 4
+EXIT_INTERRUPTED = 130
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 

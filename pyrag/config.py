@@ -110,6 +110,10 @@ class Settings(BaseModel):
     vault_encoding: Encoding = Field(
         None, alias="RAG_VAULT_ENCODING", description="what notes are that are not UTF-8, e.g. gb18030"
     )
+    ingest_chunks: int = Field(
+        1024, alias="RAG_INGEST_CHUNKS", ge=4, le=1_000_000,
+        description="most chunks of a run in memory at once",
+    )  # fmt: skip
     embedding_provider: Literal["fake", "local-qwen3", "local-e5", "openai-compatible"] = Field(
         "fake", alias="EMBEDDING_PROVIDER", description="who makes the vectors"
     )

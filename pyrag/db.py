@@ -175,10 +175,68 @@ class Database:
             assert row is not None
             return row
 
-    def close_dead_runs(self) -> None:
-        """`rag.close_dead_runs`: runs whose process is gone are marked as interrupted."""
-        with self._connection(check=True) as connection:
-            connection.execute("select rag.close_dead_runs()")
+    def close_dead_runs(self) -> int:
+        """`rag.close_dead_runs`: runs whose process is gone are marked as interrupted; how many."""
+        return int(self._rows("select rag.close_dead_runs() as closed", [])[0]["closed"])
+
+    def preview_ingest(
+        self, vault_path: str, entries: Sequence[ManifestEntry], index: Index, allow_mass_delete: bool
+    ) -> list[PlanItem]:
+        """`rag.preview_ingest`: what a run would do with each file, unchanged ones too; writes nothing."""
+        with (
+            self._connection(check=True) as connection,
+            connection.cursor(row_factory=class_row(PlanItem)) as cursor,
+        ):
+            return cursor.execute(
+                "select * from rag.preview_ingest(%s, %s, %s, %s, %s, %s)",
+                [
+                    vault_path,
+                    _manifest(entries),
+                    index.provider,
+                    index.model,
+                    index.dim,
+                    allow_mass_delete,
+                ],
+            ).fetchall()
+
+    def list_runs(
+        self, limit: int, vault_path: str | None = None, run_id: int | None = None
+    ) -> list[dict[str, Any]]:
+        """`rag.list_runs`: the newest runs by column names, newest first."""
+        return self._rows("select * from rag.list_runs(%s, %s, %s)", [limit, vault_path, run_id])
+
+    def list_run_items(self, run_id: int, unchanged: bool) -> list[dict[str, Any]]:
+        """`rag.list_run_items`: what a run planned and did. Raises `NotFound` for an unknown run."""
+        return self._rows("select * from rag.list_run_items(%s, %s)", [run_id, unchanged])
+
+    def list_vaults(self, index: Index) -> list[dict[str, Any]]:
+        """`rag.list_vaults`: what is stored of each vault, and its last run."""
+        return self._rows(
+            "select * from rag.list_vaults(%s, %s, %s)", [index.provider, index.model, index.dim]
+        )
+
+    def list_coverage(self) -> list[dict[str, Any]]:
+        """`rag.list_coverage`: chunks of each vault embedded by each configuration."""
+        return self._rows("select * from rag.list_coverage()", [])
+
+    def forget(self, vault_path: str, path: str | None, confirmed: bool) -> dict[str, int]:
+        """`rag.forget`: counts of what is stored of a vault or a path below it; `confirmed` removes it."""
+        return self._rows("select * from rag.forget(%s, %s, %s)", [vault_path, path, confirmed])[0]
+
+    def move_vault(self, old_path: str, new_path: str) -> int:
+        """`rag.move_vault`: another path for all that is stored of a vault; the number of documents."""
+        return int(self._rows("select rag.move_vault(%s, %s) as moved", [old_path, new_path])[0]["moved"])
+
+    def find_inconsistencies(self) -> list[dict[str, Any]]:
+        """`rag.find_inconsistencies`: what does not fit together; mostly nothing."""
+        return self._rows("select * from rag.find_inconsistencies()", [])
+
+    def _rows(self, query: str, parameters: list[Any]) -> list[dict[str, Any]]:
+        with (
+            self._connection(check=True) as connection,
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            return [_plain(row) for row in cursor.execute(sql.SQL(query), parameters).fetchall()]
 
     def ping(self) -> None:
         """Raises `DatabaseUnavailable` unless the database can be reached."""
@@ -292,19 +350,9 @@ class IngestSession:
         self, run_id: int, entries: Sequence[ManifestEntry], allow_mass_delete: bool
     ) -> list[PlanItem]:
         """`rag.record_plan`: what is to be done, in order; unchanged files are not among it."""
-        manifest = [
-            {
-                "path": entry.relative_path,
-                "hash": entry.content_hash,
-                "size": entry.size_bytes,
-                "mtime": entry.mtime_ns,
-                "error": entry.error,
-            }
-            for entry in entries
-        ]
         with translated_errors(), self._connection.cursor(row_factory=class_row(PlanItem)) as cursor:
             return cursor.execute(
-                "select * from rag.record_plan(%s, %s, %s)", [run_id, json.dumps(manifest), allow_mass_delete]
+                "select * from rag.record_plan(%s, %s, %s)", [run_id, _manifest(entries), allow_mass_delete]
             ).fetchall()
 
     def known_input_hashes(self, hashes: Sequence[str], index: Index) -> set[str]:
@@ -482,6 +530,22 @@ def _live_connection(
         except BaseException:
             pool.putconn(connection)
             raise
+
+
+def _manifest(entries: Sequence[ManifestEntry]) -> str:
+    """The files of a vault as `rag.plan_ingest` takes them."""
+    return json.dumps(
+        [
+            {
+                "path": entry.relative_path,
+                "hash": entry.content_hash,
+                "size": entry.size_bytes,
+                "mtime": entry.mtime_ns,
+                "error": entry.error,
+            }
+            for entry in entries
+        ]
+    )
 
 
 def _vector_text(vector: Vector) -> str:

@@ -5,24 +5,39 @@ Files are read ahead (`reading.py`), this thread embeds, another one writes: thr
 
 from __future__ import annotations
 
+import math
+import time
+from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pyrag.db import Database, DocumentWrite, Index, IngestSession
 from pyrag.embeddings import Embedder
-from pyrag.errors import DatabaseUnavailable, EmbeddingGone, InternalError, InvalidRequest, PyragError
+from pyrag.errors import (
+    DatabaseUnavailable,
+    EmbeddingGone,
+    InternalError,
+    InvalidRequest,
+    PyragError,
+    VaultBusy,
+)
 from pyrag.models import EmbeddingInput, ManifestEntry, OpenItem, PlanItem, Vector
 from pyrag.reading import Reading, read_document, reader
 from pyrag.vault import NoteError, NoteGone, resolve_vault, scan_vault
 
-_BATCH_CHUNKS = 256  # chunks that are embedded together, across documents
-_READ_AHEAD = 32  # documents that may be read before they are embedded; with the next, it bounds memory
-_WRITES_IN_FLIGHT = 16  # documents that may wait for the writer
+CHUNKS_IN_MEMORY = 1024  # default of RAG_INGEST_CHUNKS
+LOCK_SECONDS = 3.0  # how long a run waits for another one of the same vault
+_READ_AHEAD = 32  # documents that may be read before they are embedded, at most
+_WRITES = 64  # documents that may wait for the writer, at most
+_BYTES_OF_A_CHUNK = 2000  # of a note, about: for a file that is not cut yet
+_NORM_TOLERANCE = 0.01  # as in rag.check_vectors
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -87,6 +102,16 @@ class _Prepared:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored document that lacks embeddings: its chunks without one, in three parallel lists."""
+
+    relative_path: str
+    ids: list[int]
+    inputs: list[EmbeddingInput]
+    hashes: list[str]
+
+
 def ingest_vault(
     vault: str | Path,
     database: Database,
@@ -94,20 +119,23 @@ def ingest_vault(
     *,
     allow_mass_delete: bool = False,
     encoding: str | None = None,
+    chunks_in_memory: int = CHUNKS_IN_MEMORY,
     progress: Progress | None = None,
 ) -> IngestReport:
     """Brings the index in step with a vault and returns what was done; no file of the vault is written.
 
-    One bad file costs one file: it is reported, and its earlier version stays. Raises `InvalidRequest` for a
-    path that is no vault, `VaultBusy` when another run of it is alive, `DatabaseUnavailable`,
-    `SchemaNotInitialized`. An interrupted run is closed as failed; what it stored stays.
+    One bad file costs one file: it is reported, and its earlier version stays. `chunks_in_memory` bounds what
+    is read, embedded and waits to be written at once, but for a single document that has more. An interrupted
+    run is closed as failed; what it stored stays. Raises `InvalidRequest` for a path that is no vault,
+    `VaultBusy` when another run of it is alive for longer than `LOCK_SECONDS`, `DatabaseUnavailable`,
+    `SchemaNotInitialized`.
     """
     root = resolve_vault(vault)
     index = Index(embedder.provider, embedder.model, embedder.dim)
     with database.ingest_session() as session:
-        run_id = session.begin_run(str(root), index)
+        run_id = _begin(session, str(root), index)
         try:
-            run = _Run(session, run_id, index, embedder, encoding, progress or Silent())
+            run = _Run(session, run_id, index, embedder, encoding, chunks_in_memory, progress or Silent())
             return run.execute(root, allow_mass_delete)
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
@@ -119,18 +147,77 @@ def ingest_vault(
             raise
 
 
-def _batches(documents: Iterator[_Prepared]) -> Iterator[list[_Prepared]]:
-    """Documents in groups of about `_BATCH_CHUNKS` chunks, which are embedded together."""
-    batch: list[_Prepared] = []
+def preview_vault(
+    vault: str | Path,
+    database: Database,
+    embedder: Embedder,
+    *,
+    allow_mass_delete: bool = False,
+    progress: Progress | None = None,
+) -> list[PlanItem]:
+    """What `ingest_vault` would do with each file, by the same plan; unchanged files too. Writes nothing.
+
+    Raises as `ingest_vault` does, save `VaultBusy`.
+    """
+    root = resolve_vault(vault)
+    entries = scan_vault(root, progress=(progress or Silent()).scanned)
+    index = Index(embedder.provider, embedder.model, embedder.dim)
+    plan = database.preview_ingest(str(root), entries, index, allow_mass_delete)
+    if not entries and not plan:
+        raise _no_note(root)
+    return plan
+
+
+def _begin(session: IngestSession, vault_path: str, index: Index) -> int:
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return session.begin_run(vault_path, index)
+        except VaultBusy:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.2)
+
+
+def _no_note(root: Path) -> InvalidRequest:
+    return InvalidRequest(
+        f"{root} holds no Markdown file (.md)", hint="Name the folder that holds your notes."
+    )
+
+
+def _batches(documents: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Documents in groups of about `most` chunks, which are embedded together."""
+    batch: list[T] = []
     size = 0
     for document in documents:
         batch.append(document)
-        size += 1 + len(document.inputs)
-        if size >= _BATCH_CHUNKS:
+        size += 1 + size_of(document)
+        if size >= most:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _checked(vectors: Sequence[Vector], wanted: int, dim: int) -> list[Vector]:
+    """The vectors in compact form. Raises `InternalError` unless they are as many and as long as wanted.
+
+    A zero vector, one with NaN or infinity and one that is not normalised have another length than 1.
+    """
+    hint = "The embedder must give one L2-normalised vector for each text, in their order."
+    if len(vectors) != wanted:
+        raise InternalError(f"the embedder gave {len(vectors)} vectors for {wanted} texts", hint=hint)
+    origin = [0.0] * dim
+    for number, vector in enumerate(vectors):
+        if len(vector) != dim:
+            what = f"vector {number} has {len(vector)} dimensions, expected {dim}"
+            raise InternalError(f"the embedder's {what}", hint=hint)
+        norm = math.dist(vector, origin)
+        if not abs(norm - 1) <= _NORM_TOLERANCE:
+            raise InternalError(
+                f"the embedder's vector {number} has the length {norm:g}, expected 1", hint=hint
+            )
+    return [array("f", vector) for vector in vectors]
 
 
 class _Run:
@@ -141,8 +228,13 @@ class _Run:
         index: Index,
         embedder: Embedder,
         encoding: str | None,
+        chunks_in_memory: int,
         progress: Progress,
     ) -> None:
+        # a quarter is read ahead, a quarter embedded, half of it waits to be written
+        self._batch = max(1, chunks_in_memory // 4)
+        self._waiting_most = max(1, chunks_in_memory // 2)
+        self._waiting = 0  # chunks that wait to be written
         self._session = session
         self._run_id = run_id
         self._index = index
@@ -156,9 +248,7 @@ class _Run:
         entries = scan_vault(root, progress=self._progress.scanned, warn=self._warn)
         plan = self._session.record_plan(self._run_id, entries, allow_mass_delete)
         if not entries and not plan:
-            raise InvalidRequest(
-                f"{root} holds no Markdown file (.md)", hint="Name the folder that holds your notes."
-            )
+            raise _no_note(root)
         by_path = {entry.relative_path: entry for entry in entries}
         todo = [item for item in plan if item.action != "delete" and item.error is None]
         self._progress.planned(len(todo))
@@ -168,12 +258,13 @@ class _Run:
             ThreadPoolExecutor(max_workers=1, thread_name_prefix="pyrag-writer") as writer,
         ):
             try:
-                for batch in _batches(self._read(files, readers)):
+                prepared = self._read(files, readers)
+                for batch in _batches(prepared, lambda document: len(document.inputs), self._batch):
                     self._store(batch, writer)
                 self._settle(0)
-                for item in todo:
-                    if item.action == "embed":
-                        self._embed_stored(item)
+                stored = (self._stored(item) for item in todo if item.action == "embed")
+                for group in _batches(stored, lambda each: len(each.ids), self._batch):
+                    self._embed_stored(group)
             except BaseException as error:
                 readers.shutdown(wait=False, cancel_futures=True)
                 writer.shutdown(wait=True, cancel_futures=True)
@@ -196,9 +287,13 @@ class _Run:
     def _read(self, files: list[tuple[PlanItem, ManifestEntry]], readers: Executor) -> Iterator[_Prepared]:
         """The files as documents, in order, read ahead; bad ones are recorded, not given."""
         pending: deque[tuple[PlanItem, ManifestEntry, Future[Reading]]] = deque()
+        most = self._batch * _BYTES_OF_A_CHUNK
+        size = 0
         for number, (item, entry) in enumerate(files, start=1):
             pending.append((item, entry, readers.submit(read_document, entry.file_path, self._encoding)))
-            while pending and (len(pending) > _READ_AHEAD or number == len(files)):
+            size += entry.size_bytes or 0
+            while pending and (len(pending) > _READ_AHEAD or size > most or number == len(files)):
+                size -= pending[0][1].size_bytes or 0
                 prepared = self._prepared(*pending.popleft())
                 if prepared is not None:
                     yield prepared
@@ -247,40 +342,69 @@ class _Run:
         for document in batch:
             future = writer.submit(self._session.replace_document, self._run_id, document.write(vectors))
             self._writes.append((document, future))
-            self._settle(_WRITES_IN_FLIGHT)
+            self._waiting += len(document.inputs)
+            self._settle(self._waiting_most)
 
     def _embed(self, inputs: dict[str, EmbeddingInput], afresh: bool = False) -> dict[str, Vector]:
         """Vectors by input hash, for those that the database does not have yet, or `afresh` for all."""
         known = self._session.known_input_hashes(list(inputs), self._index) if inputs and not afresh else ()
-        new = [key for key in inputs if key not in known]
+        # of like length, so that a model pads little
+        new = sorted((key for key in inputs if key not in known), key=lambda key: len(inputs[key].content))
         vectors = self._embedder.embed_documents([inputs[key] for key in new])
-        return dict(zip(new, vectors, strict=True))
+        return dict(zip(new, _checked(vectors, len(new), self._index.dim), strict=True))
 
-    def _embed_stored(self, item: PlanItem) -> None:
-        """Adds the embeddings that an unchanged document lacks for the current configuration."""
-        stored = self._session.list_chunk_inputs(self._run_id, item.relative_path)
-        inputs = [chunk.embedding_input() for chunk in stored]
-        hashes = [self._embedder.input_hash(each) for each in inputs]
-        ids = [chunk.chunk_id for chunk in stored]
-        by_hash = dict(zip(hashes, inputs, strict=True))
+    def _stored(self, item: PlanItem) -> _Stored:
+        chunks = self._session.list_chunk_inputs(self._run_id, item.relative_path)
+        inputs = [chunk.embedding_input() for chunk in chunks]
+        return _Stored(
+            item.relative_path,
+            [chunk.chunk_id for chunk in chunks],
+            inputs,
+            [self._embedder.input_hash(each) for each in inputs],
+        )
+
+    def _embed_stored(self, group: list[_Stored]) -> None:
+        """Adds the embeddings that unchanged documents lack for the current configuration."""
+        inputs = {
+            key: each
+            for document in group
+            for key, each in zip(document.hashes, document.inputs, strict=True)
+        }
         try:
-            try:
-                vectors = self._embed(by_hash)
-                self._session.add_embeddings(self._run_id, item.relative_path, ids, hashes, vectors)
-            except EmbeddingGone:
-                vectors = self._embed(by_hash, afresh=True)
-                self._session.add_embeddings(self._run_id, item.relative_path, ids, hashes, vectors)
+            vectors = self._embed(inputs)
         except DatabaseUnavailable:
             raise
         except PyragError as error:
-            self._fail(item.relative_path, error.message)
-        else:
-            self._progress.stored(1, len(stored))
+            if len(group) == 1:
+                self._fail(group[0].relative_path, error.message)
+            else:  # find the document that cannot be embedded
+                for document in group:
+                    self._embed_stored([document])
+            return
+        for document in group:
+            try:
+                try:
+                    self._add_embeddings(document, vectors)
+                except EmbeddingGone:
+                    own = dict(zip(document.hashes, document.inputs, strict=True))
+                    self._add_embeddings(document, self._embed(own, afresh=True))
+            except DatabaseUnavailable:
+                raise
+            except PyragError as error:
+                self._fail(document.relative_path, error.message)
+            else:
+                self._progress.stored(1, len(document.ids))
+
+    def _add_embeddings(self, document: _Stored, vectors: dict[str, Vector]) -> None:
+        self._session.add_embeddings(
+            self._run_id, document.relative_path, document.ids, document.hashes, vectors
+        )
 
     def _settle(self, allowed: int) -> None:
-        """Waits until at most `allowed` writes are under way, and records those that failed."""
-        while len(self._writes) > allowed:
+        """Waits until at most `allowed` chunks wait to be written, and records the writes that failed."""
+        while self._writes and (self._waiting > allowed or not allowed or len(self._writes) > _WRITES):
             document, future = self._writes.popleft()
+            self._waiting -= len(document.inputs)
             try:
                 try:
                     future.result()

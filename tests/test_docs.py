@@ -21,7 +21,7 @@ from conftest import REPOSITORY, SAMPLE_VAULT, VARIABLES, embedded_home
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from pyrag import cli
+from pyrag import cli, cli_common
 from pyrag.config import OTHER_VARIABLES, Settings, load_configuration
 from pyrag.errors import error_classes
 
@@ -260,7 +260,7 @@ def test_every_error_stands_in_the_reference_with_status_and_exit_code() -> None
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:
-    codes = {0, cli.EXIT_FAILED_FILES, cli.EXIT_WITHHELD, cli.EXIT_INTERRUPTED}
+    codes = {0, cli_common.EXIT_FAILED_FILES, cli_common.EXIT_WITHHELD, cli_common.EXIT_INTERRUPTED}
     codes |= {error.exit_code for error in error_classes()}
     assert [int(row[0]) for row in section("docs/reference.md", "Exit codes").rows] == sorted(codes)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from pyrag import cli, config
+from pyrag import cli, cli_common, config
 from pyrag.errors import (
     InternalError,
     InvalidConfiguration,
@@ -155,7 +155,12 @@ def test_wrong_usage_or_configuration_is_exit_code_2(arguments: list[str]) -> No
 
 
 def test_the_exit_codes_of_an_ingest_are_those_of_the_contract() -> None:
-    assert (cli.EXIT_FAILED_FILES, cli.EXIT_WITHHELD, VaultBusy.exit_code, cli.EXIT_INTERRUPTED) == (
+    assert (
+        cli_common.EXIT_FAILED_FILES,
+        cli_common.EXIT_WITHHELD,
+        VaultBusy.exit_code,
+        cli_common.EXIT_INTERRUPTED,
+    ) == (
         3,
         4,
         5,

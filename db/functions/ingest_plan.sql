@@ -126,6 +126,85 @@ deleted.
 Example: select * from rag.plan_ingest(''/vault'', ''[{"path": "a.md", "hash": "…"}]'', ''fake'',
     ''fake-lexical-v1'', 1024);';
 
+create or replace function rag.why_withheld(p_deletions bigint, p_documents bigint, p_files bigint)
+    returns text
+    language sql
+    immutable
+    parallel safe
+return case
+    when p_deletions = 0 then null
+    when p_files = 0 then 'no file was found at all'
+    when p_deletions > 5 and p_deletions > 0.3 * p_documents
+        then format('%s of %s documents would vanish', p_deletions, p_documents)
+end;
+
+comment on function rag.why_withheld(bigint, bigint, bigint) is
+'Why deletions are withheld: no file was found at all, or more than 5 and more than 30 % of the
+documents would vanish (an unmounted share more often than a clean-up). Null when they may be done.
+Example: select rag.why_withheld(6, 10, 4);';
+
+create or replace function rag.preview_ingest(
+    p_vault_path text,
+    p_files jsonb,
+    p_provider text,
+    p_model text,
+    p_dim integer,
+    p_allow_mass_delete boolean default false
+)
+    returns table (
+        relative_path text,
+        action text,
+        reason text,
+        moved_from text,
+        old_hash text,
+        new_hash text,
+        error text
+    )
+    language sql
+    stable
+    parallel safe
+begin atomic
+    with
+    plan as (
+        select p.*
+        from rag.plan_ingest(p_vault_path, p_files, p_provider, p_model, p_dim) as p
+    ),
+    guard as (
+        select
+            rag.why_withheld(
+                count(*) filter (where p.action = 'delete'),
+                (
+                    select count(*) from rag.documents as d
+                    where d.vault_path = p_vault_path
+                ),
+                count(*) filter (where p.action <> 'delete' and right(p.relative_path, 1) <> '/')
+            ) as why
+        from plan as p
+    )
+    select
+        p.relative_path,
+        p.action,
+        case
+            when
+                p.action = 'delete' and g.why is not null
+                and not coalesce(p_allow_mass_delete, false)
+                then 'withheld: ' || g.why
+            else p.reason
+        end as reason,
+        p.moved_from,
+        p.old_hash,
+        p.new_hash,
+        p.error
+    from plan as p
+    cross join guard as g
+    order by p.action = 'delete', p.relative_path collate "C";
+end;
+
+comment on function rag.preview_ingest(text, jsonb, text, text, integer, boolean) is
+'What a run would do now: rag.plan_ingest, with the reason of deletions that would be withheld
+(withheld: …). Writes nothing. Arguments as for rag.plan_ingest, and whether mass deletion is
+allowed.';
+
 create or replace function rag.withhold_deletions(p_run_id bigint)
     returns boolean
     language plpgsql
@@ -136,6 +215,7 @@ declare
     v_documents bigint;
     v_deletions bigint;
     v_files bigint;
+    v_why text;
 begin
     select count(*) into v_documents
     from rag.documents as d
@@ -146,22 +226,20 @@ begin
     into v_deletions, v_files
     from rag.ingest_run_items as i
     where i.run_id = p_run_id;
-    if v_deletions = 0 or (v_files > 0 and (v_deletions <= 5 or v_deletions <= 0.3 * v_documents)) then
+    v_why := rag.why_withheld(v_deletions, v_documents, v_files);
+    if v_why is null then
         return false;
     end if;
     update rag.ingest_run_items as i
-    set reason = 'withheld: ' || case
-        when v_files = 0 then 'no file was found at all'
-        else format('%s of %s documents would vanish', v_deletions, v_documents)
-    end
+    set reason = 'withheld: ' || v_why
     where i.run_id = p_run_id and i.action = 'delete' and i.status = 'pending';
     return true;
 end;
 $$;
 
 comment on function rag.withhold_deletions(bigint) is
-'Withholds the deletions of a run (reason withheld: …) when no file was found at all, or when more
-than 5 and more than 30 % of the documents would vanish; returns whether it did. Raises RG005.';
+'Withholds the deletions of a run (reason withheld: …) where rag.why_withheld gives a reason;
+returns whether it did. Raises RG005.';
 
 create or replace function rag.record_plan(
     p_run_id bigint, p_files jsonb, p_allow_mass_delete boolean default false

@@ -59,6 +59,32 @@ comment on function rag.close_dead_runs(text) is
 'Marks runs whose process is gone as failed with error_summary interrupted; of one vault, or of
 all. Returns how many. What such a run had stored stays.';
 
+create or replace function rag.check_not_busy(p_vault_path text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_other rag.ingest_runs;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('rag.vault:' || p_vault_path, 0));
+    select r.* into v_other
+    from rag.ingest_runs as r
+    where r.status = 'running' and r.vault_path = p_vault_path and rag.run_is_alive(r.id)
+    limit 1;
+    if found then
+        raise exception 'run % of % is at work (process % on %, since %)', v_other.id, p_vault_path,
+            coalesce(v_other.metadata ->> 'pid', '?'), coalesce(v_other.metadata ->> 'host', '?'),
+            to_char(v_other.started_at, 'YYYY-MM-DD HH24:MI:SS TZ')
+            using errcode = 'RG006', hint = 'Wait until it ends, or stop that process.';
+    end if;
+end;
+$$;
+
+comment on function rag.check_not_busy(text) is
+'Takes the lock of a vault until the end of the transaction. Raises RG006 when a run of it is alive,
+saying who holds it and since when.';
+
 create or replace function rag.begin_run(
     p_vault_path text, p_provider text, p_model text, p_dim integer, p_metadata jsonb default '{}'
 )
@@ -67,22 +93,11 @@ create or replace function rag.begin_run(
     set search_path = pg_catalog, public, pg_temp
 as $$
 declare
-    v_other rag.ingest_runs;
     v_run_id bigint;
 begin
     perform rag.check_dim(p_dim);
-    perform pg_advisory_xact_lock(hashtextextended('rag.vault:' || p_vault_path, 0));
+    perform rag.check_not_busy(p_vault_path);
     perform rag.close_dead_runs();
-    select r.* into v_other
-    from rag.ingest_runs as r
-    where r.status = 'running' and r.vault_path = p_vault_path
-    limit 1;
-    if found then
-        raise exception 'run % of % is at work (process % on %, since %)', v_other.id, p_vault_path,
-            coalesce(v_other.metadata ->> 'pid', '?'), coalesce(v_other.metadata ->> 'host', '?'),
-            to_char(v_other.started_at, 'YYYY-MM-DD HH24:MI:SS TZ')
-            using errcode = 'RG006', hint = 'Wait until it ends, or stop that process.';
-    end if;
     insert into rag.ingest_runs as r (
         vault_path, embedding_provider, embedding_model, embedding_dim, status, metadata
     )

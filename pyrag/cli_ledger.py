@@ -1,0 +1,243 @@
+"""The commands that look at runs and vaults, and take vaults out: `rag runs`, `status`, `forget`, `vault`."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyrag.cli_common import EXIT_USAGE, JsonOption, configuration, note, print_json, shown
+
+if TYPE_CHECKING:
+    from pyrag.db import Database
+
+runs_app = typer.Typer(
+    rich_markup_mode=None,
+    help="The ledger: what runs of `rag ingest` did, and why.",
+    epilog="Example: rag runs show 3",
+)
+vault_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Vaults in the index.",
+    epilog="Example: rag vault move /old/notes ~/notes",
+)
+
+_COUNTERS = ("added", "updated", "moved", "embedded", "deleted", "skipped", "failed")
+
+
+@runs_app.callback(invoke_without_command=True)
+def runs(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Newest runs to show.")] = 20,
+    vault: Annotated[str | None, typer.Option(metavar="PATH", help="Only runs of this vault.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest runs, newest first; `rag runs show N` shows one.
+
+    A run whose process is gone is closed as interrupted first.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    database = _database(ctx)
+    closed = database.close_dead_runs()
+    if closed:
+        note(f"closed as interrupted: {closed}")
+    rows = database.list_runs(limit, None if vault is None else _absolute(vault))
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        print("no run yet; start with: rag ingest PATH_OF_THE_VAULT")
+    for row in rows:
+        counts = ((name, row[f"documents_{name}"]) for name in _COUNTERS)
+        done = ", ".join(f"{count} {name}" for name, count in counts if count)
+        error = f"; {shown(row['error_summary'])[:200]}" if row["error_summary"] else ""
+        print(f"{row['id']:>5}  {row['started_at'][:19]}  {row['status']:<8} {shown(row['vault_path'])}")
+        print(f"       {done or 'nothing to do'}{error}")
+
+
+@runs_app.command("show", epilog="Example: rag runs show 3 --json")
+def runs_show(
+    ctx: typer.Context,
+    number: Annotated[int, typer.Argument(help="Number of the run.")],
+    unchanged: Annotated[bool, typer.Option("--all", help="Unchanged files too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run planned and did, document by document: action, reason, chunks, status, error."""
+    database = _database(ctx)
+    database.close_dead_runs()
+    items = database.list_run_items(number, unchanged)
+    run = database.list_runs(1, run_id=number)[0]
+    if as_json:
+        print_json({"run": run, "items": items})
+        return
+    print(f"run {run['id']} of {shown(run['vault_path'])}: {run['status']}")
+    print(f"started {run['started_at'][:19]}, ended {str(run['finished_at'] or 'not yet')[:19]}")
+    print(f"provider {run['embedding_provider']}, model {run['embedding_model']}")
+    print("documents: " + ", ".join(f"{run['documents_' + name]} {name}" for name in _COUNTERS))
+    print(
+        f"chunks: {run['chunks_written']} written; embeddings: {run['embeddings_written']} computed,"
+        f" {run['embeddings_reused']} reused; deletions withheld: {run['deletions_withheld']}"
+    )
+    if run["error_summary"]:
+        print(f"error: {shown(run['error_summary'])}")
+    for item in items:
+        moved = f" from {shown(item['moved_from'])}" if item["moved_from"] else ""
+        print(f"{item['status']:<8} {item['action']:<7} {shown(item['relative_path'])}{moved}")
+        numbers = (
+            f"; {item['chunks_written']} chunks, {item['embeddings_written']} computed,"
+            f" {item['embeddings_reused']} reused"
+        )
+        counted = item["status"] == "done" and item["action"] not in ("skip", "delete")
+        why = shown(item["error"] or item["reason"])
+        print(f"         {why}{numbers if counted else ''}")
+
+
+def status(
+    ctx: typer.Context,
+    scan: Annotated[
+        bool, typer.Option("--scan/--no-scan", help="Compare with the files on disk (reads them all).")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Show vault by vault what is indexed, what is stale on disk, what failed and why, and coverage."""
+    from pyrag.service import Service, open_database
+
+    settings = configuration(ctx).settings
+    service = Service(settings, open_database(settings, note))
+    database = service.database
+    coverage = database.list_coverage()
+    vaults = database.list_vaults(service.index)
+    for vault in vaults:
+        vault["stale"] = _stale(service, vault["vault_path"]) if scan else None
+        vault["coverage"] = [
+            {key: value for key, value in row.items() if key != "vault_path"}
+            for row in coverage
+            if row["vault_path"] == vault["vault_path"]
+        ]
+        left = database.list_run_items(vault["last_run_id"], False) if vault["last_run_id"] else []
+        vault["failures"] = [
+            {"relative_path": item["relative_path"], "error": item["error"]}
+            for item in left
+            if item["status"] == "failed"
+        ]
+    if as_json:
+        print_json({"embedding_provider": service.index.provider, "embedding_model": service.index.model,
+                    "vaults": vaults})  # fmt: skip
+        return
+    if not vaults:
+        print("nothing is indexed; start with: rag ingest PATH_OF_THE_VAULT")
+    for vault in vaults:
+        _print_vault(vault)
+
+
+def _stale(service: Any, vault_path: str) -> dict[str, Any]:
+    """What a run would do now, as counts by action; or why the vault cannot be compared."""
+    from pyrag.errors import InvalidRequest
+    from pyrag.ingest import preview_vault
+    from pyrag.progress import progress_bar
+
+    try:
+        with progress_bar() as progress:
+            plan = preview_vault(vault_path, service.database, service.embedder, progress=progress)
+    except InvalidRequest as error:
+        return {"error": error.message}
+    counts = dict.fromkeys(("add", "change", "move", "embed", "delete"), 0)
+    for item in plan:
+        if item.action in counts and not item.error:
+            counts[item.action] += 1
+    return {**counts, "unreadable": sum(item.error is not None for item in plan)}
+
+
+def _print_vault(vault: dict[str, Any]) -> None:
+    print(shown(vault["vault_path"]))
+    print(f"  indexed: {vault['documents']} documents, {vault['chunks']} chunks"
+          + (f"; {vault['with_warnings']} with warnings" if vault["with_warnings"] else ""))  # fmt: skip
+    stale = vault["stale"]
+    if stale is not None:
+        if "error" in stale:
+            print(f"  on disk: {shown(stale['error'])}")
+        else:
+            counts = ((name, count) for name, count in stale.items() if name != "unreadable")
+            left = ", ".join(f"{count} to {name}" for name, count in counts if count)
+            unread = f"; {stale['unreadable']} cannot be read" if stale["unreadable"] else ""
+            print(f"  on disk: {left or 'in step'}{unread}")
+    for row in vault["coverage"]:
+        share = f"{row['embedded']} of {row['chunks']} chunks"
+        print(f"  embedded by {row['embedding_provider']} {row['embedding_model']}: {share}")
+    if vault["last_run_id"]:
+        success = f"last success {vault['indexed_at'][:19]}" if vault["indexed_at"] else "none succeeded yet"
+        when = vault["last_run_at"][:19]
+        print(f"  last run: {vault['last_run_id']}, {vault['last_run_status']}, {when}; {success}")
+    for failure in vault["failures"]:
+        print(f"  failed: {shown(failure['relative_path'])}: {shown(str(failure['error']))}")
+    if vault["withheld"]:
+        print(f"  withheld: {vault['withheld']} deletions; see: rag runs show {vault['last_run_id']}")
+
+
+def forget(
+    ctx: typer.Context,
+    path: Annotated[str, typer.Argument(help="A vault, or a folder or note in one.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Really remove it; without, only the counts.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove what is stored of a vault, folder or note, ledger included, and prove it with counts.
+
+    Files are not touched: what is still in a vault comes back with its next ingest.
+    """
+    from pyrag.service import Service, open_database
+
+    settings = configuration(ctx).settings
+    service = Service(settings, open_database(settings, note))
+    database = service.database
+    wanted = _absolute(path)
+    known = [row["vault_path"] for row in database.list_vaults(service.index)]
+    around = [each for each in known if wanted == each or wanted.startswith(f"{each}/")]
+    vault = max(around, key=len, default=wanted)
+    inside = unicodedata.normalize("NFC", wanted[len(vault) + 1 :]) or None
+    before = database.forget(vault, inside, confirmed=yes)
+    after = database.forget(vault, inside, confirmed=False) if yes else None
+    if as_json:
+        print_json({"vault": vault, "path": inside, "stored": before, "left": after})
+    elif not any(before.values()):
+        print(f"nothing is stored of {shown(wanted)}")
+    else:
+        print(f"{'removed' if yes else 'stored'} of {shown(wanted)}: {_counts(before)}")
+        if after is not None:
+            print(f"left: {_counts(after)}")
+    if any(before.values()) and not yes:
+        note("Nothing was removed. To remove it: add --yes")
+        raise typer.Exit(EXIT_USAGE)
+
+
+@vault_app.command("move", epilog="Example: rag vault move /old/notes ~/notes")
+def vault_move(
+    ctx: typer.Context,
+    old: Annotated[str, typer.Argument(help="Path that the vault had when it was ingested.")],
+    new: Annotated[str, typer.Argument(help="Path that it has now.")],
+) -> None:
+    """Give what is stored of a vault its new path, after the folder was moved; nothing is embedded again."""
+    from pyrag.vault import resolve_vault
+
+    database = _database(ctx)
+    moved = database.move_vault(_absolute(old), str(resolve_vault(new)))
+    print(f"{moved} documents of {shown(_absolute(old))} are now of {shown(str(resolve_vault(new)))}")
+
+
+def _database(ctx: typer.Context) -> Database:
+    from pyrag.service import open_database
+
+    return open_database(configuration(ctx).settings, note)
+
+
+def _absolute(path: str) -> str:
+    """A path as vaults are stored: absolute, symlinks resolved as far as it exists."""
+    return os.path.realpath(Path(path).expanduser())
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name.replace('run_items', 'ledger items')}" for name, count in counts.items())
