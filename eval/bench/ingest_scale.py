@@ -129,7 +129,8 @@ def main() -> None:
             run = ingest_vault(large, database, Folderless()).run
             print(
                 f"folder of {run['documents_moved']} notes renamed: {run['embeddings_written']} embeddings"
-                f" computed (asked: 0), {run['embeddings_reused']} reused, {time.perf_counter() - begun:.1f} s"
+                f" computed (asked: 0), {run['embeddings_reused']} reused,"
+                f" {time.perf_counter() - begun:.1f} s"
             )
             wrong = database.find_inconsistencies()
             print(f"inconsistencies: {len(wrong)}")
