@@ -98,11 +98,15 @@ class ChatReply:
             raise ReplyFailed("the server reports an error", _message(value))
         choices = value.get("choices")
         if not choices:
+            if "choices" not in value and (value.get("message") or value.get("detail")):
+                raise ReplyFailed("the server reports an error", _message(value))
             return ""
         choice = choices[0] if isinstance(choices, list) else None
         message = choice.get(field) or {} if isinstance(choice, dict) else None
         if not isinstance(choice, dict) or not isinstance(message, dict):
             raise ReplyFailed(f"malformed JSON: choices[0].{field} is no object")
+        if choice.get("error"):
+            raise ReplyFailed("the server reports an error", _message(choice))
         reason, refusal = choice.get("finish_reason"), message.get("refusal")
         if not isinstance(reason or "", str) or not isinstance(refusal or "", str):
             raise ReplyFailed("malformed JSON: finish_reason or refusal is no text")

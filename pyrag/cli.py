@@ -205,15 +205,23 @@ def ask(
         print_json(service.ask(question, top_k, fallback, wanted).model_dump())
         return
     asked = service.retrieve_for(question, top_k, fallback, wanted)
-    with closing(service.answer(asked, stream=True)) as events:
-        for event in events:
-            if isinstance(event, RetrievalEvent):
-                _print_head(event.mode, event.confidence, service.settings.threshold)
-            elif isinstance(event, TokenEvent):
-                print("\n".join(shown(line) for line in event.token.split("\n")), end="", flush=True)
-            elif isinstance(event, AskResponse):
-                print()
-                _print_citations(event)
+    begun = False
+    try:
+        with closing(service.answer(asked, stream=True)) as events:
+            for event in events:
+                if isinstance(event, RetrievalEvent):
+                    _print_head(event.mode, event.confidence, service.settings.threshold)
+                elif isinstance(event, TokenEvent):
+                    begun = True
+                    text = event.token.replace("\r\n", "\n")
+                    print("\n".join(shown(line) for line in text.split("\n")), end="", flush=True)
+                elif isinstance(event, AskResponse):
+                    begun = False
+                    print()
+                    _print_citations(event)
+    finally:
+        if begun:
+            print("\n\n[broken off: the text above is not an answer]", flush=True)
 
 
 @app.command(
@@ -380,15 +388,18 @@ def _filter(
         "tags": {"all" if all_tags else "any": tags} if tags else None,
         "updated_after": updated_after,
     }
-    if not any(given.values()):
+    if all(value is None for value in given.values()):
         return None
     try:
         return Filter.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         option = {"path_prefix": "path", "tags": "tag"}.get(str(first["loc"][0]), str(first["loc"][0]))
+        why = first["msg"]
+        if first["type"] == "string_pattern_mismatch":
+            why = "must hold at least one visible character"
         raise InvalidRequest(
-            f"--{option.replace('_', '-')}: {first['msg']}",
+            f"--{option.replace('_', '-')}: {why}",
             hint="Example: --path runbooks --tag p1 --updated-after 2026-01-31T00:00:00Z",
         ) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +47,10 @@ def runs(
     closed = database.close_dead_runs()
     if closed:
         note(f"closed as interrupted: {closed}")
-    rows = database.list_runs(limit, None if vault is None else _absolute(vault))
+    if vault is None:
+        rows = database.list_runs(limit)
+    else:
+        rows = database.list_runs(limit, _literal(vault)) or database.list_runs(limit, _absolute(vault))
     if as_json:
         print_json(rows)
         return
@@ -181,7 +185,7 @@ def _print_vault(vault: dict[str, Any]) -> None:
 
 def forget(
     ctx: typer.Context,
-    path: Annotated[str, typer.Argument(help="A vault, or a folder or note in one.")],
+    path: Annotated[str, typer.Argument(help="A vault, a folder or note in one, or a folder above vaults.")],
     yes: Annotated[bool, typer.Option("--yes", help="Really remove it; without, only the counts.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -194,19 +198,22 @@ def forget(
     settings = configuration(ctx).settings
     service = Service(settings, open_database(settings, note))
     database = service.database
-    wanted = _absolute(path)
     known = [row["vault_path"] for row in database.list_vaults(service.index)]
-    around = [each for each in known if wanted == each or wanted.startswith(f"{each}/")]
-    vault = max(around, key=len, default=wanted)
-    inside = unicodedata.normalize("NFC", wanted[len(vault) + 1 :]) or None
-    before = database.forget(vault, inside, confirmed=yes)
-    after = database.forget(vault, inside, confirmed=False) if yes else None
+    wanted, places = _places(path, known)
+    before = _sum(database.forget(vault, inside, confirmed=False) for vault, inside in places)
+    after = None
+    if yes:
+        before = _sum(database.forget(vault, inside, confirmed=True) for vault, inside in places)
+        after = _sum(database.forget(vault, inside, confirmed=False) for vault, inside in places)
     if as_json:
-        print_json({"vault": vault, "path": inside, "stored": before, "left": after})
+        vaults = [vault for vault, _ in places]
+        print_json({"path": wanted, "vaults": vaults, "stored": before, "left": after})
     elif not any(before.values()):
         print(f"nothing is stored of {shown(wanted)}")
     else:
         print(f"{'removed' if yes else 'stored'} of {shown(wanted)}: {_counts(before)}")
+        for vault, _ in places if len(places) > 1 else ():
+            print(f"  of the vault {shown(vault)}")
         if after is not None:
             print(f"left: {_counts(after)}")
     if any(before.values()) and not yes:
@@ -224,8 +231,11 @@ def vault_move(
     from pyrag.vault import resolve_vault
 
     database = _database(ctx)
-    moved = database.move_vault(_absolute(old), str(resolve_vault(new)))
-    print(f"{moved} documents of {shown(_absolute(old))} are now of {shown(str(resolve_vault(new)))}")
+    former, current = _literal(old), str(resolve_vault(new))
+    if not database.list_runs(1, former):
+        former = _absolute(old)
+    moved = database.move_vault(former, current)
+    print(f"{moved} documents of {shown(former)} are now of {shown(current)}")
 
 
 def _database(ctx: typer.Context) -> Database:
@@ -237,6 +247,30 @@ def _database(ctx: typer.Context) -> Database:
 def _absolute(path: str) -> str:
     """A path as vaults are stored: absolute, symlinks resolved as far as it exists."""
     return os.path.realpath(Path(path).expanduser())
+
+
+def _literal(path: str) -> str:
+    """The absolute path as it is written: where a vault was, a symlink may have taken its place."""
+    return os.path.abspath(Path(path).expanduser())
+
+
+def _places(path: str, known: list[str]) -> tuple[str, list[tuple[str, str | None]]]:
+    """The path in full, and where something may be stored of it: vaults, paths in vaults (they nest)."""
+    for wanted in (_literal(path), _absolute(path)):
+        below: list[tuple[str, str | None]] = [
+            (each, None) for each in known if f"{each}/".startswith(f"{wanted.rstrip('/')}/")
+        ]
+        around = [each for each in known if wanted.startswith(f"{each}/")]
+        places = below + [(each, unicodedata.normalize("NFC", wanted[len(each) + 1 :])) for each in around]
+        if places:
+            return wanted, places
+    return wanted, [(wanted, None)]
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sums of counts that have the same names."""
+    rows = list(counts)
+    return {name: sum(row[name] for row in rows) for name in rows[0]}
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -69,7 +69,11 @@ def _is_this_machine(host: str) -> bool:
     try:
         address = ip_address(name)
     except ValueError:
-        return False
+        try:
+            address = ip_address(socket.inet_aton(name))  # 127.1 is 127.0.0.1 as well
+        except OSError:
+            return False
+    address = getattr(address, "ipv4_mapped", None) or address
     return address.is_loopback or address.is_unspecified
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 _PART = 8  # characters of a secret that may not be shown together
 _BEARER = re.compile(r"""(?i)\b(bearer\s+["']?)[^\s"']+""")
+_MASKED = re.compile(r"\S*\*{3,}\S*")  # a key that the server has masked itself, its ends still there
 _READ = 4000  # characters of a foreign text that are looked at
 
 
@@ -28,7 +29,7 @@ def one_line(text: str, secrets: Iterable[str] = (), limit: int = 300) -> str:
     """
     kinds = ((char, unicodedata.category(char)) for char in text[:_READ])
     visible = "".join(" " if kind == "Cc" else char for char, kind in kinds if kind[0] != "C" or kind == "Cc")
-    line = redact(" ".join(visible.split()), secrets)
+    line = redact(_MASKED.sub("***", " ".join(visible.split())), secrets)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -213,10 +213,11 @@ class RemoteLlm:
 
     def _error(self, failed: ReplyFailed, client: Client | None, *, mid_stream: bool) -> PyragError:
         via = f" via proxy {client.proxy}" if client and client.proxy else ""
-        message = f"{self._host}{via}, model {self._model}: {failed.what}"
+        secrets = (self._key.get_secret_value(), *(client.secrets if client else ()))
+        message = f"{self._host}{via}, model {self._model}: {one_line(failed.what, secrets)}"
         if mid_stream:
             message += ", in the middle of the answer"
-        said = one_line(failed.said, (self._key.get_secret_value(), *(client.secrets if client else ())))
+        said = one_line(failed.said, secrets)
         if said:
             message += f": {said}"
         details = {"host": self._host, "model": self._model, **failed.details, "mid_stream": mid_stream}
@@ -271,5 +272,5 @@ def _retry_after(value: str) -> float:
     with suppress(ValueError):
         if value.strip().isdecimal():
             return min(float(value), _MOST_RETRY_AFTER)
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        return min(max(0.0, parsedate_to_datetime(value).timestamp() - time.time()), _MOST_RETRY_AFTER)
     return _RETRY_AFTER

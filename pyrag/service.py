@@ -36,6 +36,7 @@ from pyrag.schemas import (
     TokenEvent,
 )
 
+_WHOLE = {"stop", "stop_sequence", "end_turn", "eos", "eos_token", "end", "complete", "completed"}
 _CUT = {
     "length": "the reply was cut off at LLM_MAX_TOKENS",
     "content_filter": "the reply was cut off by the content filter of the model's server",
@@ -167,7 +168,7 @@ class Service:
         ]
         yield from citations
         reason = _reason(asked, answer, marks.cited)
-        cut = _CUT.get(finish.reason)
+        cut = _why_cut(finish.reason)
         yield AskResponse(
             mode=asked.mode,
             confidence=confidence,
@@ -214,6 +215,15 @@ def check_question(question: str) -> None:
         raise InvalidRequest(
             f"question holds U+{ord(bad):04X}, which is not text", hint="Send the question as UTF-8."
         )
+
+
+def _why_cut(finish_reason: str) -> str | None:
+    """Why a reply with this finish_reason is not whole, None if it is."""
+    if finish_reason.lower() in _WHOLE:
+        return None
+    return _CUT.get(
+        finish_reason, f"the model's server ended the reply early (finish_reason {finish_reason})"
+    )
 
 
 def _reason(asked: Asked, answer: str, cited: set[int]) -> str | None:

@@ -87,6 +87,13 @@ class Server:
         self.execute(f'drop database if exists "{name}" with (force)')
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that use a database: those have another result on another Postgres, if any has."""
+    for item in items:
+        if "server" in getattr(item, "fixturenames", ()):
+            item.add_marker("database")
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """The server of TEST_DATABASE_URL, or an embedded one of its own in a temporary folder."""

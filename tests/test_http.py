@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,8 @@ def api(server: Server, template: str, tmp_path_factory: pytest.TempPathFactory)
             threads=4,
             patches={
                 "pyrag.http.bodies.BODY_SECONDS": 1.0,
+                "pyrag.http.bodies.BODY_TOTAL_SECONDS": 4.0,
+                "pyrag.http.worker.HEAD_TOTAL_SECONDS": 4.0,
                 "pyrag.http.worker.HEADER_SECONDS": 1.0,
                 "pyrag.http.worker.LINGER_SECONDS": 0.5,
             },
@@ -591,6 +595,31 @@ def test_clients_that_stay_after_their_last_reply_hold_up_nobody(api: Serving) -
     assert time.monotonic() - started < 1
     for connection in staying:
         connection.close()
+
+
+def test_a_drip_of_bytes_holds_no_thread_for_ever(api: Serving) -> None:
+    """Eight clients on four threads, each with a byte every now and then, of a head or of a body."""
+    whole = request(b'{"query": "a"}')
+    dripping = [api.connect() for _ in range(8)]
+    for number, connection in enumerate(dripping):
+        connection.sendall(whole[:-8] if number % 2 else whole[:20])
+    ended = 0
+    until = time.monotonic() + 25
+    while ended < len(dripping) and time.monotonic() < until:
+        time.sleep(0.4)
+        for connection in dripping:
+            with suppress(OSError):
+                connection.sendall(b" ")
+        ended = sum(has_ended(connection) for connection in dripping)
+    for connection in dripping:
+        connection.close()
+    assert ended == len(dripping)
+    assert api.get("/live").status_code == 200
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the server has replied to, or closed, a connection."""
+    return bool(select.select([connection], [], [], 0)[0])
 
 
 def test_a_head_that_stalls_frees_its_thread(api: Serving) -> None:

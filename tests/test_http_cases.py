@@ -371,6 +371,26 @@ def test_an_answer_cut_by_its_length_says_so(api: Serving, model: Model, path: s
     assert "LLM_MAX_TOKENS" in body["reason"]
 
 
+@pytest.mark.parametrize("reason", ["abort", "model_length", "cancelled", "tool_calls"])
+@pytest.mark.parametrize("path", ["/ask", "/ask/stream"])
+def test_only_a_known_whole_finish_counts_as_complete(
+    api: Serving, model: Model, path: str, reason: str
+) -> None:
+    model.script = chat("Half [1]", reason) if path == "/ask" else stream_of(["Half [1]"], reason)
+    reply = api.post(path, {"question": QUESTION})
+    body = reply.json() if path == "/ask" else check_order(parse_events(reply.content))[1]
+    assert body["complete"] is False
+    assert f"finish_reason {reason}" in body["reason"]
+
+
+def test_an_error_without_choices_in_a_stream_is_no_end_of_an_answer(api: Serving, model: Model) -> None:
+    for error in ({"code": 500, "message": "engine died"}, {"detail": "engine died"}):
+        model.script = raw(delta("Half [1]"), event(error), event("[DONE]"))
+        events = parse_events(stream(api).content)
+        assert events[-1].name == "error"
+        assert "engine died" in str(events[-1].data)
+
+
 FAILURES: dict[str, tuple[list[Step], int, str]] = {
     "key refused": (status(401, {"error": {"message": f"bad key {KEY}"}}), 502, "llm_auth_failed"),
     "not allowed": (status(403, f"Bearer {KEY}"), 502, "llm_auth_failed"),
@@ -465,6 +485,22 @@ def asking(api: Serving, path: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("path", ["/ask", "/ask/stream"])
+def test_a_client_that_leaves_after_more_bytes_is_noticed_as_well(
+    api: Serving, model: Model, path: str
+) -> None:
+    model.script = raw(FOR_EVER)
+    with asking(api, path) as connection:
+        assert eventually(lambda: len(model.upstream.requests) == 1)
+        connection.sendall(b"\r\n")
+        time.sleep(0.3)
+    left = time.monotonic()
+    assert model.upstream.disconnected.wait(3)
+    assert model.upstream.disconnected_at - left < 2
+    model.script = stream_of(["A [1]."])
+    assert stream(api).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/ask", "/ask/stream"])
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_client_that_leaves_ends_the_call_of_the_model_within_2_seconds(
     api: Serving, model: Model, database: str, path: str, begun: bool
@@ -496,6 +532,7 @@ def test_slots_and_threads_of_clients_that_left_are_free_again(api: Serving, mod
         assert eventually(lambda: len(model.upstream.requests) == 7)
         for context in connections:
             context.__exit__(None, None, None)
+        time.sleep(1.5)  # each is noticed at its next sign of life, within half a second
         model.script = chat("A [1].")
         assert eventually(lambda: api.post("/ask", {"question": QUESTION}).status_code == 200)
     model.script = stream_of(["A [1]."])

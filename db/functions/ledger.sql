@@ -393,7 +393,7 @@ begin atomic
             i.chunks_written
         from rag.ingest_run_items as i
         where i.status = 'done' and i.action in ('add', 'change', 'move')
-        order by i.document_id, i.id desc
+        order by i.document_id asc, i.id desc
     ),
     -- of other configurations vectors may be missing: the next plan of those embeds them
     embedded as (
@@ -405,7 +405,7 @@ begin atomic
         from rag.ingest_run_items as i
         inner join rag.ingest_runs as r on i.run_id = r.id
         where i.status = 'done' and i.action in ('add', 'change', 'move', 'embed')
-        order by i.document_id, i.id desc
+        order by i.document_id asc, i.id desc
     )
     select
         'chunks are not numbered from 0 without gaps' as problem,

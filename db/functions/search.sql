@@ -175,7 +175,7 @@ create or replace function rag.filter_tags(p_filter jsonb, p_which text)
     immutable
     parallel safe
 begin atomic
-    select array_agg(trim(w.tag, ' #/'))
+    select array_agg(trim(normalize(w.tag, nfc), ' #/'))
     from jsonb_array_elements_text(p_filter -> 'tags' -> p_which) as w (tag);
 end;
 

@@ -12,6 +12,7 @@ from falcon import Request
 from pydantic import BaseModel, ValidationError
 
 from pyrag.errors import InvalidRequest, PayloadTooLarge, PyragError, UnsupportedMediaType
+from pyrag.http.deadlines import deadlines
 
 if TYPE_CHECKING:
     import socket
@@ -21,6 +22,7 @@ MAX_DRAIN = (
     8 << 20
 )  # bytes of a larger one that are taken in and dropped, so that the client reads the answer
 DRAIN_SECONDS = 1.0
+BODY_TOTAL_SECONDS = 30.0  # longest time for a whole body
 BODY_SECONDS = 10.0  # longest wait for the next bytes of a body
 _PIECE = 1 << 16
 
@@ -74,7 +76,8 @@ def _read(request: Request) -> bytes:
         _too_large(request, 0)
     parts: list[bytes] = []
     size = 0
-    with _patience(request, BODY_SECONDS):
+    connection = request.env.get("gunicorn.socket")
+    with _patience(request, BODY_SECONDS), deadlines.within(connection, BODY_TOTAL_SECONDS):
         while length is None or size < length:
             piece = stream.read(_PIECE if length is None else min(_PIECE, length - size))
             if not piece:

@@ -15,6 +15,8 @@ from pyrag.schemas import Event, event_name
 
 _log = logging.getLogger("pyrag.http")
 
+_HANGS_UP: int = getattr(select, "POLLRDHUP", 0)  # the client has closed its side; Linux tells
+
 HEARTBEAT_SECONDS = 10.0
 SEND_SECONDS = 30.0  # a client that takes in nothing for so long is given up
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -27,10 +29,11 @@ def has_gone(connection: socket.socket | None) -> bool:
         return False
     try:
         poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        if not poll.poll(0):
-            return False
-        return not connection.recv(1, socket.MSG_PEEK)
+        poll.register(connection, select.POLLIN | _HANGS_UP)
+        found = poll.poll(0)
+        if not found or found[0][1] & (select.POLLHUP | select.POLLERR | _HANGS_UP):
+            return bool(found)
+        return not connection.recv(1, socket.MSG_PEEK)  # bytes of a next request hide the end on macOS
     except (OSError, ValueError):
         return True
 

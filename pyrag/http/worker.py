@@ -7,14 +7,17 @@ import select
 import socket
 import struct
 import time
+import uuid
 from contextlib import suppress
 from typing import Any
 
 from gunicorn.workers.gthread import ThreadWorker  # type: ignore[import-untyped]
 
 from pyrag.errors import InternalError, InvalidRequest
+from pyrag.http.deadlines import deadlines
 from pyrag.http.errors import envelope
 
+HEAD_TOTAL_SECONDS = 30.0  # longest time for the whole head of a request
 HEADER_SECONDS = 10.0  # longest wait for the next bytes of a request's head
 LINGER_SECONDS = 2.0  # longest wait for a client to read the end of its last reply and go
 NEXT_REQUEST_MS = 5.0  # how long a thread waits for the next request of its connection
@@ -48,10 +51,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             return
         status, reason = int(found[1]), found[2].decode("latin-1")
         kind = InternalError if status == 500 else InvalidRequest
-        body = envelope(kind(f"the request cannot be read: {reason}", hint="Send HTTP/1.1."))
+        body = envelope(
+            kind(f"the request cannot be read: {reason}", hint="Check the request line and headers.")
+        )
         head = (
             f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
+            f"X-Request-Id: {uuid.uuid4().hex}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         with suppress(OSError):
             client.settimeout(LINGER_SECONDS)
@@ -100,7 +105,8 @@ class _Parser:
 
     def __next__(self) -> Any:
         try:
-            request = next(self._parser)
+            with deadlines.within(self._parser.unreader.sock, HEAD_TOTAL_SECONDS):
+                request = next(self._parser)
         except TimeoutError:
             raise StopIteration from None
         return request
