@@ -350,7 +350,12 @@ class _Run:
         known = self._session.known_input_hashes(list(inputs), self._index) if inputs and not afresh else ()
         # of like length, so that a model pads little
         new = sorted((key for key in inputs if key not in known), key=lambda key: len(inputs[key].content))
-        vectors = self._embedder.embed_documents([inputs[key] for key in new])
+        try:
+            vectors = self._embedder.embed_documents([inputs[key] for key in new])
+        except PyragError:
+            raise
+        except Exception as error:  # a fault of an embedder costs the files that it cannot embed
+            raise InternalError(f"the embedder failed: {type(error).__name__}: {error}") from error
         return dict(zip(new, _checked(vectors, len(new), self._index.dim), strict=True))
 
     def _stored(self, item: PlanItem) -> _Stored:

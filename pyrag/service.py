@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyrag.citing import CitationFilter, why_not_grounded
+from pyrag.citing import CitationFilter, says_nothing, why_not_grounded
 from pyrag.config import Settings
 from pyrag.context import pack_context
 from pyrag.db import Database, Index, IndexStatus
@@ -152,7 +152,7 @@ class Service:
                 parts.append(rest)
                 yield TokenEvent(token=rest)
         answer = "".join(parts)
-        if not answer[len(asked.text) :].strip() and asked.prompt is not None:
+        if asked.prompt is not None and says_nothing(answer[len(asked.text) :]):
             raise LlmUpstreamError(
                 "The model gave an empty answer.", hint="Ask again, or set another LLM_MODEL."
             )

@@ -1,7 +1,7 @@
 -- Tests of db/functions/ingest_plan.sql: what a run has to do, and the guard against mass deletion.
 
 begin;
-select plan(41);
+select plan(60);
 
 create function pg_temp.vec() returns public.vector language sql immutable
 as 'select array_fill(0.03125::real, array[1024])::public.vector';
@@ -291,6 +291,83 @@ end $$;
 select is(
     pg_temp.reasons(), 'withheld: no file was found at all',
     'a folder that cannot be read is no file'
+);
+
+-- why_withheld ------------------------------------------------------------------------------------
+
+select is(rag.why_withheld(deletions, documents, files), why, name)
+from (values
+    (0, 10, 0, null, 'without a deletion nothing is withheld, though no file was found'),
+    (1, 10, 0, 'no file was found at all', 'no file at all withholds one deletion'),
+    (5, 5, 1, null, 'five deletions are done, however few documents remain'),
+    (6, 20, 14, null, 'exactly 30 % are done'),
+    (6, 19, 13, '6 of 19 documents would vanish', 'more than 5 and more than 30 % are withheld'),
+    (30000, 100000, 70000, null, 'exactly 30 % of many are done'),
+    (30001, 100000, 69999, '30001 of 100000 documents would vanish', 'one more is withheld')
+) as u (deletions, documents, files, why, name);
+
+-- preview_ingest ----------------------------------------------------------------------------------
+
+-- the reasons of deletions that a preview of p_documents documents gives when p_gone files are gone
+create function pg_temp.previewed(p_documents integer, p_gone integer, p_allowed boolean)
+    returns text language plpgsql as $$
+begin
+    perform pg_temp.vault(p_documents);
+    return (
+        select coalesce(string_agg(distinct p.reason, ', '), '')
+        from rag.preview_ingest(
+            '/v', pg_temp.rest(p_documents, p_gone), 'fake', 'm', 1024, p_allowed
+        ) as p where p.action = 'delete'
+    );
+end $$;
+select is(
+    pg_temp.previewed(documents, gone, allowed), pg_temp.withheld(documents, gone, allowed),
+    format('%s of %s gone, allowed %s: the preview says what the run does', gone, documents, allowed)
+)
+from (values
+    (20, 6, false), (19, 6, false), (6, 5, false), (1, 1, false), (0, 0, false), (7, 6, null),
+    (7, 6, true), (7, 7, true)
+) as u (documents, gone, allowed);
+
+do $$ begin perform pg_temp.vault(9); end $$;
+create temporary table rows_before as
+select (select count(*) from rag.ingest_run_items) as items,
+    (select jsonb_agg(to_jsonb(r) order by r.id) from rag.ingest_runs as r) as runs;
+select results_eq(
+    $$ select * from rag.preview_ingest('/v', pg_temp.files(
+        '001.md=hash 1', '002.md=changed', 'moved.md=hash 3', 'n.md=8', 'x.md!no permission', 'sub/!x'
+    ), 'fake', 'm', 1024) $$,
+    $$ values
+        ('001.md', 'skip', 'unchanged', null, 'hash 1', 'hash 1', null),
+        ('002.md', 'change', 'content changed', null, 'hash 2', 'changed', null),
+        ('moved.md', 'move', 'same content as the vanished 003.md', '003.md', 'hash 3', 'hash 3',
+            null),
+        ('n.md', 'add', 'new file', null, null, '8', null),
+        ('sub/', 'skip', 'it cannot be read', null, null, null, 'x'),
+        ('x.md', 'add', 'it cannot be read', null, null, null, 'no permission'),
+        ('004.md', 'delete', 'withheld: 6 of 9 documents would vanish', null, 'hash 4', null, null),
+        ('005.md', 'delete', 'withheld: 6 of 9 documents would vanish', null, 'hash 5', null, null),
+        ('006.md', 'delete', 'withheld: 6 of 9 documents would vanish', null, 'hash 6', null, null),
+        ('007.md', 'delete', 'withheld: 6 of 9 documents would vanish', null, 'hash 7', null, null),
+        ('008.md', 'delete', 'withheld: 6 of 9 documents would vanish', null, 'hash 8', null, null),
+        ('009.md', 'delete', 'withheld: 6 of 9 documents would vanish', null, 'hash 9', null, null)
+    $$,
+    'a preview gives every path with its reason, unchanged ones too, withheld deletions last'
+);
+select results_eq(
+    $$ select count(*), (select jsonb_agg(to_jsonb(r) order by r.id) from rag.ingest_runs as r)
+    from rag.ingest_run_items $$,
+    'select b.items, b.runs from rows_before as b', 'a preview writes nothing'
+);
+select is(
+    (select count(*) from rag.preview_ingest(
+        '/v', pg_temp.files('sub/!no permission'), 'fake', 'm', 1024
+    ) as p where p.reason = 'withheld: no file was found at all'), 9::bigint,
+    'a folder that cannot be read is no file in a preview either'
+);
+select lives_ok(
+    $$ select * from rag.preview_ingest('/v', '[]', 'fake', 'm', 1024) $$,
+    'a preview is possible while a run of the vault is at work'
 );
 
 select * from finish();

@@ -167,7 +167,8 @@ def command_tree(command: Any = None, path: tuple[str, ...] = ()) -> dict[str, s
     """Every command that does something, with the long names of its options."""
     command = command or typer.main.get_command(cli.app)
     if hasattr(command, "commands"):
-        found = {}
+        # a group such as `rag runs` does something by itself too
+        found = {" ".join(path): _options(command)} if path and command.invoke_without_command else {}
         for name, child in command.commands.items():
             found.update(command_tree(child, (*path, name)))
         return found
@@ -175,8 +176,8 @@ def command_tree(command: Any = None, path: tuple[str, ...] = ()) -> dict[str, s
 
 
 def _options(command: Any) -> set[str]:
-    names = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
-    return names - {"--help"}
+    written = [[*parameter.opts, *parameter.secondary_opts] for parameter in command.params]
+    return {name for names in written for name in names if name.startswith("--")} - {"--help"}
 
 
 def command_rows() -> dict[str, list[str]]:
@@ -209,7 +210,10 @@ def parse(words: list[str], command: Any = None, parent: Any = None) -> None:
             return
     context = command.make_context("rag", list(words), parent=parent)
     if hasattr(command, "commands"):
-        _, child, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        left = [*context._protected_args, *context.args]
+        if not left and parent is not None and command.invoke_without_command:
+            return
+        _, child, rest = command.resolve_command(context, left)
         parse(rest, child, context)
 
 

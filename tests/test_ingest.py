@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import re
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import psycopg
@@ -19,6 +23,7 @@ from pyrag.embeddings import FakeLexicalEmbedder
 from pyrag.errors import DatabaseUnavailable, InternalError, InvalidRequest, VaultBusy
 from pyrag.ingest import IngestReport, ingest_vault
 from pyrag.models import EmbeddingInput, Vector
+from pyrag.service import Service
 
 Connection = psycopg.Connection[Any]
 COUNTERS = ("added", "updated", "moved", "embedded", "deleted", "skipped", "failed")
@@ -469,3 +474,237 @@ def test_a_named_encoding_is_used_for_files_that_are_not_utf8(
     assert (report.failed, counts(report)) == ([], {"added": 1, "skipped": 3})
     row = rows(connection, "select c.content from rag.chunks as c where c.relative_path = 'gb.md'")[0]
     assert row["content"] == "# 泵\n\n每周一加油。"
+
+
+# One run of a vault at a time ----------------------------------------------------------------------
+
+
+def test_a_busy_vault_is_waited_for_three_seconds_and_then_its_holder_is_named(
+    url: str, vault: Path, rag: Callable[..., CompletedProcess[str]]
+) -> None:
+    with Database(url).ingest_session() as session:
+        session.begin_run(str(vault), Index("fake", "fake-lexical-v1", 1024))
+        begun = time.monotonic()
+        done = rag("ingest", str(vault))
+        assert 3 <= time.monotonic() - begun < 10
+    assert done.returncode == 5
+    assert done.stdout == ""
+    assert re.fullmatch(
+        rf"error \[vault_busy\]: run 1 of {vault} is at work \(process {os.getpid()} on"
+        rf" {re.escape(socket.gethostname())}, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \S+\)\n"
+        r"  Wait until it ends, or stop that process\.\n",
+        done.stderr,
+    )
+
+
+def test_a_run_that_ends_within_three_seconds_lets_the_next_one_through(url: str, vault: Path) -> None:
+    with Database(url).ingest_session() as session:
+        run_id = session.begin_run(str(vault), Index("fake", "fake-lexical-v1", 1024))
+        session.record_plan(run_id, [], False)
+        ending = threading.Timer(1, session.finish_run, [run_id])
+        ending.start()
+        assert counts(ingest(url, vault)) == {"added": 3}
+        ending.join()
+
+
+# What the embedder gives is checked ----------------------------------------------------------------
+
+
+class Faulty(FakeLexicalEmbedder):
+    """Gives something wrong for every batch that holds a text about note b."""
+
+    def __init__(self, fault: str, model: str = "fake-lexical-v1") -> None:
+        super().__init__()
+        self.fault, self.model = fault, model
+
+    def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+        vectors = [list(vector) for vector in super().embed_documents(items)]
+        if not any("note b" in item.content for item in items):
+            return list(vectors)
+        last = vectors[-1]
+        match self.fault:
+            case "too few":
+                vectors.pop()
+            case "too many":
+                vectors.append(last)
+            case "too short":
+                last.pop()
+            case "zero":
+                last[:] = [0.0] * 1024
+            case "nan":
+                last[3] = math.nan
+            case "infinite":
+                last[3] = math.inf
+            case "not normalised":
+                last[:] = [2 * value for value in last]
+        return list(vectors)
+
+
+FAULTS = {
+    "too few": "the embedder gave 0 vectors for 1 texts",
+    "too many": "the embedder gave 2 vectors for 1 texts",
+    "too short": "the embedder's vector 0 has 1023 dimensions, expected 1024",
+    "zero": "the embedder's vector 0 has the length 0, expected 1",
+    "nan": "the embedder's vector 0 has the length nan, expected 1",
+    "infinite": "the embedder's vector 0 has the length inf, expected 1",
+    "not normalised": "the embedder's vector 0 has the length 2, expected 1",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_vector_costs_its_file_which_keeps_its_earlier_version(
+    url: str, vault: Path, connection: Connection, fault: str
+) -> None:
+    ingest(url, vault)
+    old = [row for row in content(connection) if row[0] == "b.md"]
+    for name in "abc":
+        (vault / f"{name}.md").write_text(f"# Note {name}\n\nEdited note {name}.\n", encoding="utf-8")
+    report = ingest(url, vault, Faulty(fault))
+    assert report.failed == [("b.md", FAULTS[fault])]
+    assert counts(report) == {"updated": 2, "failed": 1}
+    assert [row for row in content(connection) if row[0] == "b.md"] == old
+    assert counts(ingest(url, vault)) == {"updated": 1, "skipped": 2}
+
+
+def test_a_wrong_vector_for_an_unchanged_document_costs_its_file(url: str, vault: Path) -> None:
+    ingest(url, vault)
+    report = ingest(url, vault, Faulty("too few", "other"))
+    assert report.failed == [("b.md", FAULTS["too few"])]
+    assert counts(report) == {"embedded": 2, "failed": 1}
+
+
+def test_in_partial_failure_keeps_old_version(
+    url: str, vault: Path, connection: Connection, settings: Any
+) -> None:
+    class Requests(FakeLexicalEmbedder):
+        """Embeds in requests of four texts; of the second version the second one fails."""
+
+        def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+            vectors: list[Vector] = []
+            for start in range(0, len(items), 4):
+                if start and any("version two" in item.content for item in items):
+                    raise InternalError("the server says 500")
+                vectors += super().embed_documents(items[start : start + 4])
+            return vectors
+
+    def sections(text: str, number: int) -> str:
+        return "".join(f"## S{i}\n\n" + text * 150 + "\n\n" for i in range(number))
+
+    def texts() -> list[str]:
+        return [row[5] for row in content(connection) if row[0] == "note.md"]
+
+    (vault / "note.md").write_text(sections("version one text. ", 12), encoding="utf-8")
+    assert counts(ingest(url, vault, Requests(), chunks_in_memory=16)) == {"added": 4}
+    old = [row for row in content(connection) if row[0] == "note.md"]
+    assert len(old) == 12
+    (vault / "note.md").write_text(sections("version two text. ", 5), encoding="utf-8")
+    (vault / "a.md").write_text("Changed.\n", encoding="utf-8")
+    report = ingest(url, vault, Requests(), chunks_in_memory=16)
+    assert report.failed == [("note.md", "the server says 500")]
+    assert counts(report) == {"updated": 1, "skipped": 2, "failed": 1}
+    assert [row for row in content(connection) if row[0] == "note.md"] == old
+    found = Service(settings, Database(url)).search("version text", top_k=20).results
+    assert {hit.content.count("version two") for hit in found if hit.source == "note.md"} == {0}
+    assert counts(ingest(url, vault)) == {"updated": 1, "skipped": 3}
+    assert [text.count("version two") > 0 for text in texts()] == [True] * 5
+    assert not any("version one" in text for text in texts())
+
+
+# Batches -------------------------------------------------------------------------------------------
+
+
+class Batches(Counting):
+    """Remembers the texts of each batch."""
+
+    def __init__(self, model: str = "fake-lexical-v1") -> None:
+        super().__init__(model)
+        self.batches: list[list[str]] = []
+
+    def embed_documents(self, items: Sequence[EmbeddingInput]) -> list[Vector]:
+        self.batches.append([item.content for item in items])
+        return super().embed_documents(items)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Forty notes of very different length, one of them with more chunks than a small batch."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for number in range(39):
+        text = f"Word{number} " * (1 + number * 37 % 23)
+        (folder / f"n{number:02}.md").write_text(f"# N{number}\n\n{text}\n", encoding="utf-8")
+    sections = (f"## S{n}\n\n" + f"Sentence number {n} of the text. " * (20 + n) + "\n\n" for n in range(9))
+    (folder / "long.md").write_text("".join(sections), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["new documents", "stored documents"])
+def test_texts_of_many_files_are_embedded_together_by_length_and_each_chunk_gets_its_vector(
+    url: str, mixed: Path, connection: Connection, stored: bool
+) -> None:
+    if stored:
+        ingest(url, mixed)
+    embedder = Batches("other")
+    ingest(url, mixed, embedder, chunks_in_memory=64)
+    batches = [batch for batch in embedder.batches if batch]
+    assert sum(map(len, batches)) == 48
+    assert 3 <= len(batches) <= 12
+    assert max(map(len, batches)) <= 16 + 9
+    for batch in batches:
+        assert batch == sorted(batch, key=len)
+    for row in rows(
+        connection,
+        "select c.content, c.heading_path, c.relative_path, c.tags, c.wikilinks,"
+        " e.embedding::real[] as stored from rag.chunks as c join rag.embeddings as e on e.chunk_id = c.id"
+        " where e.embedding_model = 'other'",
+    ):
+        vector = row.pop("stored")
+        expected = FakeLexicalEmbedder().embed_documents([EmbeddingInput(**row)])[0]
+        assert vector == pytest.approx(list(expected), abs=1e-6), row["relative_path"]
+
+
+def test_the_memory_of_a_run_changes_nothing_of_its_result(
+    url: str, mixed: Path, connection: Connection, server: Any, template: str,
+    rag: Callable[..., CompletedProcess[str]],
+) -> None:  # fmt: skip
+    done = rag("ingest", str(mixed), RAG_INGEST_CHUNKS="4")
+    assert done.returncode == 0, done.stderr
+    fresh = server.create(template)
+    try:
+        ingest(fresh, mixed)
+        with psycopg.connect(fresh) as other:
+            assert content(other) == content(connection)
+    finally:
+        server.drop(fresh)
+    for wrong in ("3", "1000001", "x"):
+        refused = rag("ingest", str(mixed), RAG_INGEST_CHUNKS=wrong)
+        assert refused.returncode == 2
+        assert f"RAG_INGEST_CHUNKS={wrong}" in refused.stderr
+
+
+# Reuse ---------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_folder_computes_nothing_for_a_model_that_reads_no_folder(
+    url: str, mixed: Path, connection: Connection
+) -> None:
+    ingest(url, mixed.parent, ContentOnly("content-only"))
+    before = connection.execute("select embedding::text from rag.embeddings order by id").fetchall()
+    mixed.rename(mixed.parent / "renamed")
+    embedder = ContentOnly("content-only")
+    report = ingest(url, mixed.parent, embedder)
+    assert counts(report) == {"moved": 40}
+    assert embedder.computed == report.run["embeddings_written"] == 0
+    assert report.run["embeddings_reused"] == 48
+    after = connection.execute("select embedding::text from rag.embeddings").fetchall()
+    assert sorted(after) == sorted(before)
+
+
+def test_switching_models_forth_and_back_computes_nothing_again(url: str, mixed: Path) -> None:
+    ingest(url, mixed, Counting("one"))
+    assert ingest(url, mixed, Counting("two")).run["embeddings_written"] == 48
+    for model in ("one", "two", "one"):
+        embedder = Counting(model)
+        report = ingest(url, mixed, embedder)
+        assert embedder.computed == report.run["embeddings_written"] == 0
+        assert counts(report) == {"skipped": 40}

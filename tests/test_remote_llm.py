@@ -46,6 +46,8 @@ DONE = event("[DONE]")
 def test_a_key_that_the_server_masked_itself_is_not_shown() -> None:
     said = one_line("Incorrect API key provided: sk-tes*********wxyz. Try again.")
     assert said == "Incorrect API key provided: *** Try again."
+
+
 KEY = "sk-test-0123456789abcdef"
 PROMPT = Prompt("Why?", (Message("system", "Be brief."), Message("user", "Why? 为什么？")))
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

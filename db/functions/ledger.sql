@@ -256,6 +256,7 @@ as $$
 declare
     v_path text := rtrim(p_path, '/');
     v_documents bigint[];
+    v_items bigint[];
 begin
     perform rag.check_not_busy(p_vault_path);
     v_documents := array(
@@ -265,6 +266,18 @@ begin
             v_path is null
             or d.relative_path = v_path
             or starts_with(d.relative_path, v_path || '/')
+        )
+    );
+    -- also what the ledger says of a removed document under a former path
+    v_items := array(
+        select i.id
+        from rag.ingest_run_items as i join rag.ingest_runs as r on r.id = i.run_id
+        where r.vault_path = p_vault_path and (
+            v_path is null
+            or v_path in (i.relative_path, i.moved_from)
+            or starts_with(i.relative_path, v_path || '/')
+            or starts_with(i.moved_from, v_path || '/')
+            or i.document_id = any(v_documents)
         )
     );
     return query
@@ -281,16 +294,7 @@ begin
             select count(*) from rag.ingest_runs as r
             where v_path is null and r.vault_path = p_vault_path
         ),
-        (
-            select count(*)
-            from rag.ingest_run_items as i join rag.ingest_runs as r on r.id = i.run_id
-            where r.vault_path = p_vault_path and (
-                v_path is null
-                or v_path in (i.relative_path, i.moved_from)
-                or starts_with(i.relative_path, v_path || '/')
-                or starts_with(i.moved_from, v_path || '/')
-            )
-        );
+        cardinality(v_items)::bigint;
     if not p_confirmed then
         return;
     end if;
@@ -298,7 +302,13 @@ begin
     if v_path is null then
         delete from rag.ingest_runs as r where r.vault_path = p_vault_path;
     else
-        -- the row stays for the sums of its run; what it says about the note goes
+        -- the rows stay for the sums of their runs; what they say about the note goes
+        update rag.ingest_runs as r
+        set error_summary = '(forgotten)'
+        where exists (
+            select 1 from rag.ingest_run_items as i
+            where i.run_id = r.id and i.id = any(v_items) and i.error is not null
+        );
         update rag.ingest_run_items as i
         set
             relative_path = '(forgotten ' || i.id || ')',
@@ -308,16 +318,7 @@ begin
             new_hash = null,
             reason = case when i.moved_from is not null then '(forgotten)' else i.reason end,
             error = case when i.error is not null then '(forgotten)' end
-        from rag.ingest_runs as r
-        where r.id = i.run_id and r.vault_path = p_vault_path and (
-            v_path in (i.relative_path, i.moved_from)
-            or starts_with(i.relative_path, v_path || '/')
-            or starts_with(i.moved_from, v_path || '/')
-        );
-        update rag.ingest_runs as r
-        set error_summary = '(forgotten)'
-        where r.vault_path = p_vault_path
-            and v_path <> '' and position(v_path in r.error_summary) > 0;
+        where i.id = any(v_items);
     end if;
 end;
 $$;
