@@ -179,6 +179,10 @@ class Database:
         """`rag.close_dead_runs`: runs whose process is gone are marked as interrupted; how many."""
         return int(self._rows("select rag.close_dead_runs() as closed", [])[0]["closed"])
 
+    def fail_run(self, run_id: int, error_summary: str) -> None:
+        """`rag.fail_run` over another connection than the run's own."""
+        self._rows("select r.id from rag.fail_run(%s, %s) as r", [run_id, error_summary])
+
     def preview_ingest(
         self, vault_path: str, entries: Sequence[ManifestEntry], index: Index, allow_mass_delete: bool
     ) -> list[PlanItem]:
@@ -489,6 +493,11 @@ def translate_error(error: psycopg.Error) -> PyragError:
         return InternalError(
             f"The database refuses: {message}",
             hint="Ask its administrator for rights on schema rag, its tables and functions.",
+        )
+    if state.startswith("53"):
+        return DatabaseUnavailable(
+            f"The database has no room left: {message}",
+            hint="Give it disk space, memory or connections, then run the command again.",
         )
     if not state or state.startswith(_UNAVAILABLE):
         return DatabaseUnavailable(

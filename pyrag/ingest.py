@@ -141,9 +141,9 @@ def ingest_vault(
             interrupted = isinstance(error, KeyboardInterrupt)
             try:
                 session.fail_run(run_id, "interrupted" if interrupted else str(error))
-            except PyragError:  # this connection is gone; if another can be had, it sees a dead run
+            except PyragError:  # this connection is gone or still in a query: another one closes the run
                 with suppress(PyragError):
-                    database.close_dead_runs()
+                    database.fail_run(run_id, "interrupted")
             raise
 
 

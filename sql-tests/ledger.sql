@@ -2,7 +2,7 @@
 -- all fits together.
 
 begin;
-select plan(117);
+select plan(120);
 
 create function pg_temp.run() returns bigint language sql as
 'select max(r.id) from rag.ingest_runs as r';
@@ -211,7 +211,10 @@ from unnest(array['0', 'null']) as u (id);
 -- list_vaults, list_coverage ----------------------------------------------------------------------
 
 do $$ begin
-    -- an upload, seen by its session alone
+    -- of another provider only a part
+    perform pg_temp.ingest('/v', '{a.md=1,b.md=2,odd.md=3,x.md=4}', 'other', 'o',
+        p_failed => '{b.md,x.md}');
+    -- uploads, seen by their session alone
     insert into rag.documents (
         vault_path, file_path, relative_path, content_hash, owner, scope
     )
@@ -227,9 +230,6 @@ do $$ begin
     )
     select c.id, 'fake', 'm', 1024, pg_temp.vec(), c.owner, c.scope
     from rag.chunks as c where c.owner is not null;
-    -- of another provider only a part
-    perform pg_temp.ingest('/v', '{a.md=1,b.md=2,odd.md=3,x.md=4}', 'other', 'o',
-        p_failed => '{b.md,x.md}');
 end $$;
 
 select results_eq(
@@ -293,6 +293,7 @@ select throws_like(
 from unnest(array[
     'select * from rag.forget(''/alive'')', 'select * from rag.forget(''/alive'', ''a.md'', true)',
     'select rag.move_vault(''/alive'', ''/z'')', 'select rag.move_vault(''/v'', ''/alive'')',
+    'select rag.move_vault(''/alive'', ''/0'')', 'select rag.move_vault(''/0'', ''/alive'')',
     'select rag.check_not_busy(''/alive'')'
 ]) as u (call);
 select throws_ok(
@@ -639,6 +640,12 @@ select is(
 do $$ begin perform pg_temp.ingest('/c', '{a.md=11,b.md=22,c.md=3,none.md=4}', 'other', 'p'); end $$;
 select is(
     pg_temp.problems(), '', 'another model of the same provider is another configuration'
+);
+select is(
+    pg_temp.broken('delete from rag.embeddings as e using rag.chunks as c where c.id = e.chunk_id
+        and c.relative_path = ''a.md'' and c.chunk_index = 0 and e.embedding_model = ''p'''),
+    'a document lacks vectors of the run that embedded it last @ a.md',
+    'the vector of an earlier model does not stand in for a missing one'
 );
 do $$ declare v_run bigint; begin
     v_run := rag.begin_run('/c', 'fake', 'm', 1024);
