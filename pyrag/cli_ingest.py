@@ -75,7 +75,8 @@ def ingest(
         return
     _note_problems(report)
     if as_json:
-        print_json(report.run)
+        failures = [{"relative_path": path, "error": reason} for path, reason in report.failed]
+        print_json({**report.run, "deletions_withheld": len(report.withheld), "failures": failures})
     else:
         _print_run(report)
     if report.withheld:
@@ -152,7 +153,7 @@ def _print_plan(plan: list[PlanItem], as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:
-        print_json([asdict(item) for item in plan])
+        print_json([{**asdict(item), "withheld": item.reason.startswith("withheld: ")} for item in plan])
         return
     counts: Counter[str] = Counter()
     for item in plan:

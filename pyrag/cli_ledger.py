@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyrag.cli_common import EXIT_USAGE, JsonOption, configuration, note, print_json, shown
+from pyrag.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyrag.db import Database
@@ -67,7 +68,7 @@ def runs(
 @runs_app.command("show", epilog="Example: rag runs show 3 --json")
 def runs_show(
     ctx: typer.Context,
-    number: Annotated[int, typer.Argument(help="Number of the run.")],
+    number: Annotated[int, typer.Argument(min=1, max=2**63 - 1, help="Number of the run.")],
     unchanged: Annotated[bool, typer.Option("--all", help="Unchanged files too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,7 +142,6 @@ def status(
 
 def _stale(service: Any, vault_path: str) -> dict[str, Any]:
     """What a run would do now, as counts by action; or why the vault cannot be compared."""
-    from pyrag.errors import InvalidRequest
     from pyrag.ingest import preview_vault
     from pyrag.progress import progress_bar
 
@@ -150,10 +150,10 @@ def _stale(service: Any, vault_path: str) -> dict[str, Any]:
             plan = preview_vault(vault_path, service.database, service.embedder, progress=progress)
     except InvalidRequest as error:
         return {"error": error.message}
-    counts = dict.fromkeys(("add", "change", "move", "embed", "delete"), 0)
+    counts = dict.fromkeys(("add", "change", "move", "embed", "delete", "withhold"), 0)
     for item in plan:
         if item.action in counts and not item.error:
-            counts[item.action] += 1
+            counts["withhold" if item.reason.startswith("withheld: ") else item.action] += 1
     return {**counts, "unreadable": sum(item.error is not None for item in plan)}
 
 
@@ -166,8 +166,10 @@ def _print_vault(vault: dict[str, Any]) -> None:
         if "error" in stale:
             print(f"  on disk: {shown(stale['error'])}")
         else:
-            counts = ((name, count) for name, count in stale.items() if name != "unreadable")
-            left = ", ".join(f"{count} to {name}" for name, count in counts if count)
+            actions = ("add", "change", "move", "embed", "delete")
+            left = ", ".join(f"{stale[name]} to {name}" for name in actions if stale[name])
+            if stale["withhold"]:
+                left = f"{left}; " * bool(left) + f"{stale['withhold']} deletions that a run would withhold"
             unread = f"; {stale['unreadable']} cannot be read" if stale["unreadable"] else ""
             print(f"  on disk: {left or 'in step'}{unread}")
     for row in vault["coverage"]:
@@ -232,8 +234,8 @@ def vault_move(
 
     database = _database(ctx)
     former, current = _literal(old), str(resolve_vault(new))
-    if not database.list_runs(1, former):
-        former = _absolute(old)
+    if former not in {row["vault_path"] for row in database.list_coverage()}:
+        former = former if database.list_runs(1, former) else _absolute(old)
     moved = database.move_vault(former, current)
     print(f"{moved} documents of {shown(former)} are now of {shown(current)}")
 
@@ -246,12 +248,27 @@ def _database(ctx: typer.Context) -> Database:
 
 def _absolute(path: str) -> str:
     """A path as vaults are stored: absolute, symlinks resolved as far as it exists."""
-    return os.path.realpath(Path(path).expanduser())
+    return os.path.realpath(_given(path))
 
 
 def _literal(path: str) -> str:
     """The absolute path as it is written: where a vault was, a symlink may have taken its place."""
-    return os.path.abspath(Path(path).expanduser())
+    return os.path.abspath(_given(path))
+
+
+def _given(path: str) -> Path:
+    """The path of an argument, `~` expanded; an empty one is none, least of all the current folder."""
+    why = "is empty"
+    if path.strip():
+        try:
+            path.encode()
+            return Path(path).expanduser()
+        except UnicodeEncodeError:
+            why = "is not valid UTF-8"
+        except RuntimeError as error:  # an unknown ~user
+            why = str(error)
+    name = path.encode("utf-8", "backslashreplace").decode()
+    raise InvalidRequest(f"path {name!r} {why}", hint="Name a vault, or a folder or note in one.")
 
 
 def _places(path: str, known: list[str]) -> tuple[str, list[tuple[str, str | None]]]:

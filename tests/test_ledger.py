@@ -129,7 +129,7 @@ def test_a_dry_run_shows_what_the_next_run_does_in_its_order_and_with_its_reason
         "select i.relative_path, i.action, i.reason, i.moved_from, i.old_hash, i.new_hash"
         " from rag.ingest_run_items as i where i.run_id = 2 order by i.id",
     )
-    assert [{**item, "error": None} for item in items] == plan
+    assert [{**item, "error": None, "withheld": False} for item in items] == plan
     assert [(item["relative_path"], item["action"]) for item in items] == [
         ("a.md", "change"), ("d.md", "change"), ("e.md", "skip"), ("f.md", "skip"), ("g.md", "skip"),
         ("h.md", "embed"), ("new.md", "add"), ("sub/c.md", "move"), ("b.md", "delete"),
@@ -406,7 +406,15 @@ def test_status_shows_what_is_stale_failed_withheld_and_embedded_vault_by_vault(
     first, second = shown["vaults"]
     assert first["stale"] == {"error": f"vault path '{gone}' does not exist"}
     assert (first["withheld"], first["failures"]) == (1, [])
-    assert second["stale"] == {"add": 1, "change": 2, "move": 1, "embed": 1, "delete": 1, "unreadable": 0}
+    assert second["stale"] == {
+        "add": 1,
+        "change": 2,
+        "move": 1,
+        "embed": 1,
+        "delete": 1,
+        "withhold": 0,
+        "unreadable": 0,
+    }
     assert [failure["relative_path"] for failure in second["failures"]] == ["bad.md"]
     assert second["coverage"] == [
         {"embedding_provider": "fake", "embedding_model": "fake-lexical-v1", "chunks": 8, "embedded": 7},
@@ -654,3 +662,74 @@ def test_the_summary_of_a_run_stays_unless_it_speaks_of_the_forgotten_note(
     ]
     ok(rag("forget", str(vault / "data.md"), "--yes"))
     assert connection.execute("select error_summary from rag.ingest_runs").fetchall() == [("(forgotten)",)]
+
+
+def test_a_vanished_note_is_forgotten_under_all_paths_that_it_had(
+    rag: Rag, vault: Path, connection: Connection
+) -> None:
+    ok(rag("ingest", str(vault)))
+    (vault / "a.md").rename(vault / "b2.md")
+    ok(rag("ingest", str(vault)))
+    (vault / "b2.md").unlink()
+    ok(rag("ingest", str(vault)))
+    ok(rag("forget", str(vault / "b2.md"), "--yes"))
+    paths = connection.execute("select relative_path from rag.ingest_run_items").fetchall()
+    assert not {("a.md",), ("b2.md",)} & set(paths)
+    assert ("b.md",) in paths
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("forget", "", "--yes"), "is empty"),
+        (("forget", " ", "--yes"), "is empty"),
+        (("forget", "~no-such-user/x", "--yes"), "home directory"),
+        (("vault", "move", "", "."), "is empty"),
+        (("runs", "--vault", ""), "is empty"),
+        (("forget", "\udcff", "--yes"), "not valid UTF-8"),
+    ],
+)
+def test_a_path_that_is_none_is_refused_and_nothing_is_removed(
+    rag: Rag, vault: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch, arguments: Any, why: str
+) -> None:
+    ok(rag("ingest", str(vault)))
+    monkeypatch.chdir(vault)
+    done = rag(*arguments)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert connection.execute("select count(*) from rag.documents").fetchall() == [(8,)]
+
+
+def test_a_vault_that_is_not_there_is_never_a_reason_to_forget_the_new_one(rag: Rag, vault: Path) -> None:
+    ok(rag("ingest", str(vault)))
+    done = rag("vault", "move", str(vault.parent / "typo"), str(vault))
+    assert done.returncode == 1
+    assert "nothing is stored of" in done.stderr
+    assert "--yes" not in done.stderr
+
+
+def test_a_moved_vault_is_found_without_its_runs_too(rag: Rag, vault: Path, connection: Connection) -> None:
+    ok(rag("ingest", str(vault)))
+    connection.execute("delete from rag.ingest_runs")
+    new = vault.rename(vault.parent / "new")
+    vault.symlink_to(new)
+    assert "8 documents" in ok(rag("vault", "move", str(vault), str(new))).stdout
+
+
+def test_status_tells_deletions_that_a_run_would_withhold(rag: Rag, vault: Path) -> None:
+    ok(rag("ingest", str(vault)))
+    for note in vault.glob("*.md"):
+        note.unlink()
+    said = ok(rag("status")).stdout
+    assert "8 deletions that a run would withhold" in said
+    assert "to delete" not in said
+
+
+def test_json_of_a_run_says_what_failed_and_what_was_withheld(rag: Rag, vault: Path) -> None:
+    ok(rag("ingest", str(vault)))
+    for note in vault.glob("*.md"):
+        note.unlink()
+    (vault / "bad.md").write_bytes(b"\xff")
+    report = body(rag("ingest", str(vault), "--json"), 4)
+    assert report["deletions_withheld"] == 8
+    assert [failure["relative_path"] for failure in report["failures"]] == ["bad.md"]

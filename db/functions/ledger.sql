@@ -268,17 +268,28 @@ begin
             or starts_with(d.relative_path, v_path || '/')
         )
     );
-    -- also what the ledger says of a removed document under a former path
+    -- what the ledger says of these paths, and of their documents under former ones
     v_items := array(
-        select i.id
-        from rag.ingest_run_items as i join rag.ingest_runs as r on r.id = i.run_id
-        where r.vault_path = p_vault_path and (
-            v_path is null
-            or v_path in (i.relative_path, i.moved_from)
-            or starts_with(i.relative_path, v_path || '/')
-            or starts_with(i.moved_from, v_path || '/')
-            or i.document_id = any(v_documents)
+        with matching as (
+            select i.id, i.document_id
+            from rag.ingest_run_items as i join rag.ingest_runs as r on r.id = i.run_id
+            where r.vault_path = p_vault_path and (
+                v_path is null
+                or v_path in (i.relative_path, i.moved_from)
+                or starts_with(i.relative_path, v_path || '/')
+                or starts_with(i.moved_from, v_path || '/')
+                or i.document_id = any(v_documents)
+            )
         )
+        select m.id from matching as m
+        union
+        select i.id
+        from rag.ingest_run_items as i
+        where i.document_id in (select m.document_id from matching as m)
+            and (
+                i.document_id = any(v_documents)
+                or not exists (select 1 from rag.documents as d where d.id = i.document_id)
+            )
     );
     return query
     select
@@ -343,6 +354,12 @@ begin
     end if;
     perform rag.check_not_busy(least(p_old_path, p_new_path));
     perform rag.check_not_busy(greatest(p_old_path, p_new_path));
+    if not exists (select 1 from rag.documents as d where d.vault_path = p_old_path)
+        and not exists (select 1 from rag.ingest_runs as r where r.vault_path = p_old_path)
+    then
+        raise exception 'nothing is stored of %', p_old_path
+            using errcode = 'RG005', hint = 'rag status lists the vaults there are.';
+    end if;
     if exists (select 1 from rag.documents as d where d.vault_path = p_new_path) then
         raise exception 'there are documents of % already', p_new_path
             using errcode = 'RG001', hint = 'If they may go: rag forget ' || p_new_path || ' --yes';
@@ -364,12 +381,6 @@ begin
         scope = case when d.scope = p_old_path then p_new_path else d.scope end
     where d.vault_path = p_old_path;
     get diagnostics v_documents = row_count;
-    if v_documents = 0 and not exists (
-        select 1 from rag.ingest_runs as r where r.vault_path = p_old_path
-    ) then
-        raise exception 'nothing is stored of %', p_old_path
-            using errcode = 'RG005', hint = 'rag status lists the vaults there are.';
-    end if;
     update rag.ingest_runs as r set vault_path = p_new_path where r.vault_path = p_old_path;
     return v_documents;
 end;
