@@ -28,7 +28,7 @@ def _make() -> falcon.App[Any, Any]:
     env_file = os.environ.get("PYRAG_ENV_FILE")
     settings = load_configuration(Path(env_file) if env_file else None).settings
     logging.config.dictConfig(log_configuration(settings.log_format))
-    # none of this is in a log line, and looking it up costs more than the line (logging HOWTO, "Optimization")
+    # none of this is in a log line, and looking it up costs more than the line (logging HOWTO: Optimization)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     log = logging.getLogger("pyrag")
