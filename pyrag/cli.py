@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from pyrag import __version__
-from pyrag.cli_common import EXIT_INTERRUPTED, JsonOption, configuration, note, print_json, shown
+from pyrag.cli_common import EXIT_INTERRUPTED, JsonOption, configuration, given_path, note, print_json, shown
 from pyrag.cli_db import db_app
 from pyrag.cli_ingest import chunk, ingest, watch
 from pyrag.cli_ledger import forget, runs_app, status, vault_app
@@ -383,7 +383,7 @@ def _filter(
     from pyrag.schemas import Filter
 
     given: dict[str, Any] = {
-        "vault": None if vault is None else str(Path(vault).expanduser().resolve()),
+        "vault": None if vault is None else str(given_path(vault).resolve()),
         "path_prefix": path,
         "tags": {"all" if all_tags else "any": tags} if tags else None,
         "updated_after": updated_after,

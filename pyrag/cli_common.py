@@ -6,9 +6,12 @@ import json
 import os
 import sys
 import unicodedata
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from pyrag.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyrag.config import Configuration
@@ -49,3 +52,18 @@ def shown(text: str) -> str:
         else char.encode("unicode_escape").decode("ascii")
         for char in text
     )  # fmt: skip
+
+
+def given_path(path: str) -> Path:
+    """The path of an argument, `~` expanded; an empty one is none, least of all the current folder."""
+    why = "is empty"
+    if path.strip():
+        try:
+            path.encode()
+            return Path(path).expanduser()
+        except UnicodeEncodeError:
+            why = "is not valid UTF-8"
+        except RuntimeError as error:  # an unknown ~user
+            why = str(error)
+    name = path.encode("utf-8", "backslashreplace").decode()
+    raise InvalidRequest(f"path {name!r} {why}", hint="Name a vault, or a folder or note in one.")

@@ -153,12 +153,11 @@ def _print_plan(plan: list[PlanItem], as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:
-        print_json([{**asdict(item), "withheld": item.reason.startswith("withheld: ")} for item in plan])
+        print_json([{**asdict(item), "withheld": item.withheld} for item in plan])
         return
     counts: Counter[str] = Counter()
     for item in plan:
-        withheld = item.reason.startswith("withheld: ")
-        what = "fail" if item.error else "withhold" if withheld else item.action
+        what = "fail" if item.error else "withhold" if item.withheld else item.action
         counts[what] += 1
         if what != "skip":
             why = item.error or item.reason.removeprefix("withheld: ")

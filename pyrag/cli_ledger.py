@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrag.cli_common import EXIT_USAGE, JsonOption, configuration, note, print_json, shown
+from pyrag.cli_common import EXIT_USAGE, JsonOption, configuration, given_path, note, print_json, shown
 from pyrag.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def _stale(service: Any, vault_path: str) -> dict[str, Any]:
     counts = dict.fromkeys(("add", "change", "move", "embed", "delete", "withhold"), 0)
     for item in plan:
         if item.action in counts and not item.error:
-            counts["withhold" if item.reason.startswith("withheld: ") else item.action] += 1
+            counts["withhold" if item.withheld else item.action] += 1
     return {**counts, "unreadable": sum(item.error is not None for item in plan)}
 
 
@@ -248,27 +247,12 @@ def _database(ctx: typer.Context) -> Database:
 
 def _absolute(path: str) -> str:
     """A path as vaults are stored: absolute, symlinks resolved as far as it exists."""
-    return os.path.realpath(_given(path))
+    return os.path.realpath(given_path(path))
 
 
 def _literal(path: str) -> str:
     """The absolute path as it is written: where a vault was, a symlink may have taken its place."""
-    return os.path.abspath(_given(path))
-
-
-def _given(path: str) -> Path:
-    """The path of an argument, `~` expanded; an empty one is none, least of all the current folder."""
-    why = "is empty"
-    if path.strip():
-        try:
-            path.encode()
-            return Path(path).expanduser()
-        except UnicodeEncodeError:
-            why = "is not valid UTF-8"
-        except RuntimeError as error:  # an unknown ~user
-            why = str(error)
-    name = path.encode("utf-8", "backslashreplace").decode()
-    raise InvalidRequest(f"path {name!r} {why}", hint="Name a vault, or a folder or note in one.")
+    return os.path.abspath(given_path(path))
 
 
 def _places(path: str, known: list[str]) -> tuple[str, list[tuple[str, str | None]]]:

@@ -24,6 +24,7 @@ FIXED_MODELS = {
     "local-e5": "intfloat/multilingual-e5-small",
 }
 FAKE_LLM_MODEL = "fake-local"
+INGEST_CHUNKS = 1024
 # The fake's 0.20 is held by the questions of eval/questions.yaml, the 0.35 is a start value;
 # the last two are provisional until those providers are built.
 DEFAULT_MIN_SIMILARITY = {"fake": 0.20, "local-qwen3": 0.35, "local-e5": 0.35, "openai-compatible": 0.35}
@@ -111,7 +112,7 @@ class Settings(BaseModel):
         None, alias="RAG_VAULT_ENCODING", description="what notes are that are not UTF-8, e.g. gb18030"
     )
     ingest_chunks: int = Field(
-        1024, alias="RAG_INGEST_CHUNKS", ge=4, le=1_000_000,
+        INGEST_CHUNKS, alias="RAG_INGEST_CHUNKS", ge=4, le=1_000_000,
         description="most chunks of a run in memory at once",
     )  # fmt: skip
     embedding_provider: Literal["fake", "local-qwen3", "local-e5", "openai-compatible"] = Field(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pyrag.config import INGEST_CHUNKS
 from pyrag.db import Database, DocumentWrite, Index, IngestSession
 from pyrag.embeddings import Embedder
 from pyrag.errors import (
@@ -30,7 +31,6 @@ from pyrag.models import EmbeddingInput, ManifestEntry, OpenItem, PlanItem, Vect
 from pyrag.reading import Reading, read_document, reader
 from pyrag.vault import NoteError, NoteGone, resolve_vault, scan_vault
 
-CHUNKS_IN_MEMORY = 1024  # default of RAG_INGEST_CHUNKS
 LOCK_SECONDS = 3.0  # how long a run waits for another one of the same vault
 _READ_AHEAD = 32  # documents that may be read before they are embedded, at most
 _WRITES = 64  # documents that may wait for the writer, at most
@@ -119,7 +119,7 @@ def ingest_vault(
     *,
     allow_mass_delete: bool = False,
     encoding: str | None = None,
-    chunks_in_memory: int = CHUNKS_IN_MEMORY,
+    chunks_in_memory: int = INGEST_CHUNKS,
     progress: Progress | None = None,
 ) -> IngestReport:
     """Brings the index in step with a vault and returns what was done; no file of the vault is written.

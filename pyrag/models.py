@@ -146,6 +146,11 @@ class PlanItem:
     new_hash: str | None
     error: str | None
 
+    @property
+    def withheld(self) -> bool:
+        """Whether this deletion is withheld: SQL says so at the beginning of the reason."""
+        return self.reason.startswith("withheld: ")
+
 
 @dataclass(frozen=True, slots=True)
 class OpenItem:

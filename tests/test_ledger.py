@@ -686,6 +686,8 @@ def test_a_vanished_note_is_forgotten_under_all_paths_that_it_had(
         (("forget", "~no-such-user/x", "--yes"), "home directory"),
         (("vault", "move", "", "."), "is empty"),
         (("runs", "--vault", ""), "is empty"),
+        (("search", "x", "--vault", ""), "is empty"),
+        (("ask", "x", "--vault", "~no-such-user/x"), "home directory"),
         (("forget", "\udcff", "--yes"), "not valid UTF-8"),
     ],
 )

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     import socket
 
 MAX_BODY = 1 << 20  # bytes of a body that is read
-MAX_DRAIN = (
-    8 << 20
-)  # bytes of a larger one that are taken in and dropped, so that the client reads the answer
+MAX_DRAIN = 8 << 20  # bytes of a larger one that are taken in and dropped, so that the answer can be read
 DRAIN_SECONDS = 1.0
 BODY_TOTAL_SECONDS = 30.0  # longest time for a whole body
 BODY_SECONDS = 10.0  # longest wait for the next bytes of a body
