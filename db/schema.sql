@@ -18,7 +18,7 @@ create table if not exists rag.install (
     pyrag_version text,
     installed_at timestamptz not null default now()
 );
-insert into rag.install (schema_version) values (1) on conflict do nothing;
+insert into rag.install (schema_version) values (2) on conflict do nothing;
 
 comment on table rag.install is
 'One row: which version of the tables and functions this database has.';
@@ -133,9 +133,19 @@ comment on column rag.chunks.updated_at is 'When the chunk was last changed.';
 comment on column rag.chunks.owner is 'Copy of the document''s owner.';
 comment on column rag.chunks.scope is 'Copy of the document''s scope.';
 
+-- the columns that the exact scan reads come first: a tenth of its time
 create table if not exists rag.embeddings (
     id bigserial primary key,
     chunk_id bigint not null references rag.chunks (id) on delete cascade,
+    embedding_key bigint generated always as (
+        hashtextextended(embedding_provider || chr(31) || embedding_model, embedding_dim)
+    ) stored,
+    embedding_half public.halfvec(1024) generated always as (
+        case
+            when public.vector_norm(embedding) between 1e-12 and 1e12
+                then public.l2_normalize(embedding)::public.halfvec(1024)
+        end
+    ) stored,
     embedding_provider text not null,
     embedding_model text not null,
     embedding_dim integer not null check (embedding_dim = 1024),
@@ -147,11 +157,18 @@ create table if not exists rag.embeddings (
     input_hash text,
     unique (chunk_id, embedding_provider, embedding_model, embedding_dim)
 );
+alter table rag.embeddings alter column embedding_half set storage plain;
 
 comment on table rag.embeddings is
 'Vectors of chunks; several providers side by side, retrieval reads one (provider, model, dim).';
 comment on column rag.embeddings.id is 'Identity of the row.';
 comment on column rag.embeddings.chunk_id is 'The chunk that was embedded.';
+comment on column rag.embeddings.embedding_key is
+'Hash of provider, model and dim: one comparison for each row that a search reads instead of three.
+What it finds is compared with the three columns again.';
+comment on column rag.embeddings.embedding_half is
+'The vector at length one and half precision, kept in the row itself: what a search reads first.
+Null where the length is 0 or out of all proportion: such rows are compared in full.';
 comment on column rag.embeddings.embedding_provider is 'Provider, e.g. fake or local-qwen3.';
 comment on column rag.embeddings.embedding_model is 'Model name, e.g. fake-lexical-v1.';
 comment on column rag.embeddings.embedding_dim is 'Number of dimensions, always 1024.';
@@ -163,6 +180,33 @@ comment on column rag.embeddings.owner is 'Copy of the document''s owner.';
 comment on column rag.embeddings.scope is 'Copy of the document''s scope.';
 comment on column rag.embeddings.input_hash is
 'Hex SHA-256 of the exact text that was embedded: the same text is never embedded twice.';
+
+create table if not exists rag.index_checks (
+    embedding_provider text not null,
+    embedding_model text not null,
+    embedding_dim integer not null,
+    checked_at timestamptz not null default now(),
+    questions integer not null,
+    top_k integer not null,
+    recall double precision not null,
+    recall_low double precision not null,
+    recall_high double precision not null,
+    primary key (embedding_provider, embedding_model, embedding_dim)
+);
+
+comment on table rag.index_checks is
+'How well the approximate index of an embedding configuration found what the exact scan finds, when
+it was last measured (rag.check_index_recall).';
+comment on column rag.index_checks.embedding_provider is 'Provider of the indexed embeddings.';
+comment on column rag.index_checks.embedding_model is 'Model of the indexed embeddings.';
+comment on column rag.index_checks.embedding_dim is 'Dimensions, always 1024.';
+comment on column rag.index_checks.checked_at is 'When it was measured.';
+comment on column rag.index_checks.questions is 'How many stored vectors were looked up.';
+comment on column rag.index_checks.top_k is 'How many neighbours of each were compared.';
+comment on column rag.index_checks.recall is
+'Share of the true neighbours that the index found, from 0 to 1.';
+comment on column rag.index_checks.recall_low is 'Lower end of its 95 % interval.';
+comment on column rag.index_checks.recall_high is 'Upper end of its 95 % interval.';
 
 -- Ingest runs -------------------------------------------------------------------------------------
 
@@ -265,5 +309,8 @@ create index if not exists idx_chunks_content_hash on rag.chunks (content_hash);
 create index if not exists idx_embeddings_config
 on rag.embeddings (embedding_provider, embedding_model, embedding_dim);
 create index if not exists idx_embeddings_input_hash on rag.embeddings (input_hash);
+create index if not exists idx_embeddings_without_half
+on rag.embeddings (embedding_provider, embedding_model, embedding_dim)
+where embedding_half is null;
 create index if not exists idx_ingest_runs_running on rag.ingest_runs (vault_path)
 where status = 'running';

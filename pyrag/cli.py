@@ -20,7 +20,7 @@ from pyrag.errors import InvalidRequest, PyragError
 
 if TYPE_CHECKING:
     from pyrag.evaluation import Outcome
-    from pyrag.schemas import AskResponse, Filter
+    from pyrag.schemas import AskResponse, Filter, RetrievalEvent
     from pyrag.service import Service
 
 
@@ -167,7 +167,7 @@ def search(
     if as_json:
         print_json(response.model_dump())
         return
-    print(f"confidence {response.confidence:.4f}, {len(response.results)} results")
+    print(f"confidence {response.confidence:.4f}, {len(response.results)} results, scan {response.scan}")
     for number, result in enumerate(response.results, start=1):
         print(f"\n[{number}] {result.score:.4f}  {shown(result.source)}")
         if result.heading_path:
@@ -210,7 +210,7 @@ def ask(
         with closing(service.answer(asked, stream=True)) as events:
             for event in events:
                 if isinstance(event, RetrievalEvent):
-                    _print_head(event.mode, event.confidence, service.settings.threshold)
+                    _print_head(event, service.settings.threshold)
                 elif isinstance(event, TokenEvent):
                     begun = True
                     text = event.token.replace("\r\n", "\n")
@@ -340,13 +340,16 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _print_answer(response: AskResponse, threshold: float) -> None:
-    _print_head(response.mode, response.confidence, threshold)
+    _print_head(response, threshold)
     print("\n".join(shown(line) for line in response.answer.split("\n")))
     _print_citations(response)
 
 
-def _print_head(mode: str, confidence: float, threshold: float) -> None:
-    print(f"mode: {mode}   confidence: {confidence:.4f}   threshold: {threshold:.2f}\n")
+def _print_head(reply: RetrievalEvent | AskResponse, threshold: float) -> None:
+    print(
+        f"mode: {reply.mode}   confidence: {reply.confidence:.4f}   threshold: {threshold:.2f}"
+        f"   scan: {reply.scan}\n"
+    )
 
 
 def _print_citations(response: AskResponse) -> None:

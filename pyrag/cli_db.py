@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pyrag.cli_common import JsonOption, configuration, note, print_json
+from pyrag.cli_index import index_app
 from pyrag.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ db_app = typer.Typer(
     help="The database: set up, start, stop, look.",
     epilog="Example: rag db init",
 )
+db_app.add_typer(index_app, name="index")
 
 
 @db_app.command("init", epilog="Example: rag db init")

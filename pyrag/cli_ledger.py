@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyrag.cli_common import EXIT_USAGE, JsonOption, configuration, given_path, note, print_json, shown
+from pyrag.cli_index import recall_text, size_text
 from pyrag.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ vault_app = typer.Typer(
     epilog="Example: rag vault move /old/notes ~/notes",
 )
 
+_VECTOR_INDEX = (
+    "index_name", "is_valid", "indexed_rows", "size_bytes", "recall", "recall_low", "recall_high",
+    "checked_at", "warning",
+)  # fmt: skip
 _COUNTERS = ("added", "updated", "moved", "embedded", "deleted", "skipped", "failed")
 
 
@@ -129,14 +134,22 @@ def status(
             for item in left
             if item["status"] == "failed"
         ]
+    found = database.vector_index_status(service.index)
     if as_json:
         print_json({"embedding_provider": service.index.provider, "embedding_model": service.index.model,
+                    "vector_index": {name: found[name] for name in _VECTOR_INDEX} if found else None,
                     "vaults": vaults})  # fmt: skip
         return
     if not vaults:
         print("nothing is indexed; start with: rag ingest PATH_OF_THE_VAULT")
     for vault in vaults:
         _print_vault(vault)
+    if found is not None:
+        about = f"{found['indexed_rows']} vectors, {size_text(found['size_bytes'])}"
+        state = f"recall {recall_text(found)}" if found["is_valid"] else "not complete"
+        print(f"approximate index: {about}; {state}")
+        if found["warning"]:
+            print(f"warning: {found['warning']}")
 
 
 def _stale(service: Any, vault_path: str) -> dict[str, Any]:

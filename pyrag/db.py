@@ -25,6 +25,7 @@ from pyrag.errors import (
     Overloaded,
     PyragError,
     SchemaNotInitialized,
+    VaultBusy,
     error_classes,
 )
 from pyrag.install import InstallReport, check_installed, install
@@ -143,16 +144,16 @@ class Database:
         if pool is not None:
             pool.close()
 
-    def search_chunks(
+    def search_nearest(
         self, vector: Vector, index: Index, top_k: int, filter: dict[str, Any] | None = None
     ) -> list[Hit]:
-        """`rag.search_chunks`: the nearest chunks, best first; `filter` as `rag.check_filter` takes it."""
+        """`rag.search_nearest`: the nearest chunks, best first; `filter` as `rag.check_filter` takes it."""
         with (
             self._connection(check=True) as connection,
             connection.cursor(row_factory=class_row(Hit)) as cursor,
         ):
             return cursor.execute(
-                "select * from rag.search_chunks(%s::public.vector, %s, %s, %s, %s, %s)",
+                "select * from rag.search_nearest(%s::public.vector, %s, %s, %s, %s, %s)",
                 [
                     _vector_text(vector),
                     index.provider,
@@ -275,6 +276,59 @@ class Database:
             ).fetchone()
             assert row is not None
             return row
+
+    def vector_index_status(self, index: Index) -> dict[str, Any] | None:
+        """`rag.vector_index_status`: the approximate index by column names; None: there is none."""
+        rows = self._rows(
+            "select * from rag.vector_index_status(%s, %s, %s)", [index.provider, index.model, index.dim]
+        )
+        return rows[0] if rows else None
+
+    def index_progress(self, index: Index) -> dict[str, Any] | None:
+        """`rag.index_progress`: how far a build of the approximate index is; None: none is under way."""
+        rows = self._rows(
+            "select * from rag.index_progress(%s, %s, %s)", [index.provider, index.model, index.dim]
+        )
+        return rows[0] if rows else None
+
+    def check_index_recall(self, index: Index, questions: int, top_k: int) -> bool:
+        """`rag.check_index_recall`: measures the approximate index and keeps the result.
+
+        False if there is no complete index, or too few vectors to compare.
+        """
+        rows = self._rows(
+            "select k.recall from rag.check_index_recall(%s, %s, %s, %s, %s) as k",
+            [index.provider, index.model, index.dim, questions, top_k],
+        )
+        return bool(rows)
+
+    def forget_index_check(self, index: Index) -> None:
+        """`rag.forget_index_check`: what was measured counts no longer."""
+        self._rows("select rag.forget_index_check(%s, %s, %s)", [index.provider, index.model, index.dim])
+
+    @contextmanager
+    def index_session(self, index: Index) -> Iterator[IndexSession]:
+        """A connection that alone makes or drops the approximate index, as long as the block lasts.
+
+        Raises `VaultBusy` when another session does so, or when somebody builds it by hand.
+        """
+        values = [index.provider, index.model, index.dim]
+        with self._connection(check=True) as connection, connection.cursor() as cursor:
+            row = cursor.execute(
+                "select n.name, pg_try_advisory_lock(hashtextextended('rag.' || n.name, 0)),"
+                " exists (select 1 from rag.index_progress(%s, %s, %s))"
+                " from rag.vector_index_name(%s, %s, %s) as n (name)",
+                [*values, *values],
+            ).fetchone()
+            assert row is not None
+            name, alone, built = row
+            if built or not alone:
+                raise VaultBusy(
+                    "Another session builds or drops the approximate index right now.",
+                    hint="See how far it is with: rag db index status",
+                )
+            connection.execute("set statement_timeout = 0")
+            yield IndexSession(connection, index, name)
 
     @contextmanager
     def ingest_session(self) -> Iterator[IngestSession]:
@@ -467,6 +521,59 @@ class IngestSession:
     def _all(self, query: str, parameters: list[Any]) -> list[dict[str, Any]]:
         with translated_errors(), self._connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(sql.SQL(query), parameters).fetchall()
+
+
+class IndexSession:
+    """Makes and drops the approximate index of one embedding configuration, over one connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any], index: Index, name: str) -> None:
+        self._connection = connection
+        self._index = index
+        self._name = name
+
+    def memory(self) -> int:
+        """Bytes of maintenance_work_mem: what a build may use before it slows down."""
+        with translated_errors():
+            row = self._connection.execute(
+                "select pg_size_bytes(current_setting('maintenance_work_mem'))"
+            ).fetchone()
+            assert row is not None
+            return int(row[0])
+
+    def set_memory(self, size: str) -> None:
+        """Another maintenance_work_mem for this session, such as 2GB."""
+        with translated_errors():
+            self._connection.execute("select set_config('maintenance_work_mem', %s, false)", [size])
+
+    def use_one_process(self) -> None:
+        """No parallel workers in this session: those share memory that containers often lack."""
+        with translated_errors():
+            self._connection.execute("set max_parallel_maintenance_workers = 0")
+
+    def create(self) -> None:
+        """Builds the index while others read and write.
+
+        Ctrl-C cancels it in the server. A build that fails leaves an index that is not valid.
+        """
+        statement = sql.SQL(
+            "create index concurrently {} on rag.embeddings"
+            " using hnsw (embedding_half public.halfvec_ip_ops)"
+            " where embedding_provider = {} and embedding_model = {} and embedding_dim = {}"
+        ).format(
+            sql.Identifier(self._name),
+            sql.Literal(self._index.provider),
+            sql.Literal(self._index.model),
+            sql.Literal(self._index.dim),
+        )
+        with translated_errors():
+            self._connection.execute(statement)
+
+    def drop(self) -> None:
+        """Drops the index while others read and write; nothing happens if there is none."""
+        with translated_errors():
+            self._connection.execute(
+                sql.SQL("drop index concurrently if exists rag.{}").format(sql.Identifier(self._name))
+            )
 
 
 @contextmanager

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _LOCK_KEY = 7_240_315_001  # any fixed number: one installer at a time
+_PGVECTOR = "0.8.0"  # has half vectors, and index scans that go on until enough rows pass a filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def _own_version() -> tuple[int, str]:
 def install(connection: Connection[Any], files: SqlFiles | None = None) -> InstallReport:
     """Creates or updates schema `rag` in one transaction; running it again changes nothing.
 
-    Raises `SchemaNotInitialized` when pgvector is missing, a foreign schema `rag` is in the way, an applied
-    migration has changed, or the database is newer than this pyrag.
+    Raises `SchemaNotInitialized` when pgvector is missing or too old, a foreign schema `rag` is in the way,
+    an applied migration has changed, or the database is newer than this pyrag.
     """
     files = files or sql_files()
     with connection.transaction():
@@ -88,6 +89,7 @@ def install(connection: Connection[Any], files: SqlFiles | None = None) -> Insta
         connection.execute("set local client_min_messages = warning")
         connection.execute("set local plpgsql.extra_errors = 'all'")
         connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK_KEY])
+        _check_pgvector(connection)
         created = not _has_tables(connection)
         applied: list[str] = []
         if created:
@@ -134,6 +136,39 @@ def check_installed(connection: Connection[Any]) -> None:
             " still runs the old one.",
             hint="Run: rag db init",
         )
+
+
+def is_older(version: str, other: str) -> bool:
+    """Whether a version such as 0.7.4 is older than another; what is no number is left out."""
+    numbers, others = ([int(part) for part in re.findall(r"\d+", each)] for each in (version, other))
+    length = max(len(numbers), len(others))
+    return numbers + [0] * (length - len(numbers)) < others + [0] * (length - len(others))
+
+
+def _check_pgvector(connection: Connection[Any]) -> None:
+    """Raises `SchemaNotInitialized` where the extension, or what the server would install, is too old."""
+    row = connection.execute(
+        "select x.extversion, a.default_version from (select 1) as one"
+        " left join pg_extension as x on x.extname = 'vector'"
+        " left join pg_available_extensions as a on a.name = 'vector'"
+    ).fetchone()
+    present, offered = row or (None, None)
+    found = present or offered
+    if found is None or not is_older(found, _PGVECTOR):  # with none at all the schema says what to do
+        return
+    where = connection.info.dbname
+    if present and offered and not is_older(offered, _PGVECTOR):
+        hint = f"Ask an administrator to run in {where}: alter extension vector update;"
+    else:
+        hint = (
+            f"Update pgvector on the server to {_PGVECTOR} or later, or use the image pgvector/pgvector:pg16."
+        )
+        if present:
+            hint += f"\nThen run in {where}: alter extension vector update;"
+    place = f"The extension vector in database {where}" if present else "The pgvector of this Postgres server"
+    raise SchemaNotInitialized(
+        f"{place} has version {found}; pyrag needs {_PGVECTOR} or later. Nothing was changed.", hint=hint
+    )
 
 
 def _has_tables(connection: Connection[Any]) -> bool:

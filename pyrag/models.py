@@ -9,6 +9,7 @@ from typing import Any, Literal
 Vector = Sequence[float]
 Action = Literal["add", "change", "move", "delete", "skip", "embed"]
 Mode = Literal["rag", "no_answer", "fallback"]
+Scan = Literal["exact", "index"]  # how the nearest chunks were found
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class EmbeddingInput:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One row of `rag.search_chunks`; `score` is the clamped cosine similarity in [0, 1]."""
+    """One row of `rag.search_nearest`; `score` is the clamped cosine similarity in [0, 1]."""
 
     chunk_id: int
     vault_path: str
@@ -127,6 +128,7 @@ class Hit:
     content_hash: str
     metadata: dict[str, Any]
     score: float
+    scan: Scan = "exact"
 
     @property
     def heading(self) -> str:

@@ -16,7 +16,7 @@ from pydantic import (
     StringConstraints,
 )
 
-from pyrag.models import Mode
+from pyrag.models import Mode, Scan
 
 MAX_QUESTION = 200_000  # characters
 MAX_FILTER = 4000  # characters of a path or tag in a filter
@@ -132,6 +132,7 @@ class SearchResponse(_Reply):
     """The chunks nearest to a query, best first; `confidence` is the best score, 0.0 without results."""
 
     confidence: float = Field(ge=0, le=1)
+    scan: Scan = Field(description="how the chunks were found: exactly, or by an approximate index")
     results: list[SearchResult]
 
 
@@ -149,6 +150,7 @@ class AskResponse(_Reply):
 
     mode: Mode
     confidence: float = Field(ge=0, le=1, description="best score of the retrieval")
+    scan: Scan = Field(description="how the chunks were found: exactly, or by an approximate index")
     answer: str
     citations: list[Citation] = Field(description="the sources given to the model; empty outside mode rag")
     grounded: bool = Field(description="whether the answer rests on cited sources; if not, `reason` says why")
@@ -164,6 +166,7 @@ class RetrievalEvent(_Reply):
 
     mode: Mode
     confidence: float
+    scan: Scan
     hits: list[SearchResult]
 
 
@@ -213,7 +216,14 @@ class HealthResponse(_Reply):
 class Liveness(_Reply):
     """A short yes."""
 
-    status: Literal["ok", "ready"]
+    status: Literal["ok"]
+
+
+class Readiness(_Reply):
+    """Questions can be answered; `warnings` tell what an operator should look at."""
+
+    status: Literal["ready"]
+    warnings: list[str] = Field(description="mostly empty; e.g. the approximate index finds too little")
 
 
 class Endpoint(_Reply):

@@ -14,7 +14,7 @@ from pyrag.db import Database, Index, IndexStatus
 from pyrag.embeddings import Embedder, build_embedder
 from pyrag.errors import InvalidRequest, LlmUpstreamError
 from pyrag.llm import Llm, build_llm
-from pyrag.models import Context, Decision, Finish, Hit, Mode, Prompt
+from pyrag.models import Context, Decision, Finish, Hit, Mode, Prompt, Scan
 from pyrag.prompts import (
     FENCE_TOKENS,
     answer_prompt,
@@ -84,7 +84,7 @@ class Service:
     def search(self, query: str, top_k: int | None = None, filter: Filter | None = None) -> SearchResponse:
         """The chunks nearest to a question; confidence is the best score, 0.0 without results."""
         hits = self._retrieve(query, top_k, filter)
-        return SearchResponse(confidence=_confidence(hits), results=_results(hits))
+        return SearchResponse(confidence=_confidence(hits), scan=_scan(hits), results=_results(hits))
 
     def ask(
         self,
@@ -133,7 +133,8 @@ class Service:
         work at once. Raises the errors of the model; what was yielded before is then not an answer.
         """
         confidence = _confidence(asked.hits)
-        yield RetrievalEvent(mode=asked.mode, confidence=confidence, hits=_results(asked.hits))
+        scan = _scan(asked.hits)
+        yield RetrievalEvent(mode=asked.mode, confidence=confidence, scan=scan, hits=_results(asked.hits))
         marks = CitationFilter(len(asked.context.blocks))
         parts = [asked.text]
         finish = Finish()
@@ -172,6 +173,7 @@ class Service:
         yield AskResponse(
             mode=asked.mode,
             confidence=confidence,
+            scan=scan,
             answer=answer,
             citations=[Citation(**each.model_dump(exclude={"number"})) for each in citations],
             grounded=reason is None,
@@ -186,7 +188,7 @@ class Service:
 
     def _retrieve(self, question: str, top_k: int | None, filter: Filter | None) -> list[Hit]:
         check_question(question)
-        return self.database.search_chunks(
+        return self.database.search_nearest(
             self.embedder.embed_query(question),
             self.index,
             self.settings.top_k if top_k is None else top_k,
@@ -237,6 +239,10 @@ def _reason(asked: Asked, answer: str, cited: set[int]) -> str | None:
 
 def _confidence(hits: list[Hit]) -> float:
     return hits[0].score if hits else 0.0
+
+
+def _scan(hits: list[Hit]) -> Scan:
+    return hits[0].scan if hits else "exact"  # an index that finds nothing is followed by an exact scan
 
 
 def _results(hits: list[Hit]) -> list[SearchResult]:

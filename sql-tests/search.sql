@@ -1,7 +1,7 @@
--- Tests of db/functions/search.sql: nearest vectors, the search, the decision to answer.
+-- Tests of db/functions/search.sql: the search, how it went, the decision to answer.
 
 begin;
-select plan(175);
+select plan(167);
 
 -- a vector whose first coordinates are given and whose others are 0
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
@@ -46,70 +46,6 @@ select is(rag.similarity_score(d), s, format('distance %s is score %s', d, s))
 from (values
     (0.0::float8, 1.0::float8), (0.25, 0.75), (1.0, 0.0), (1.5, 0.0), (2.0, 0.0), (-1e-9, 1.0)
 ) as u (d, s);
-
--- check_filter ------------------------------------------------------------------------------------
-
-select is(rag.check_filter('{}'), '{}'::jsonb, 'an empty filter is allowed');
-select throws_ok(
-    format('select rag.check_filter(%s)', f), 'RG001', m, format('filter %s is refused', f)
-)
-from (values
-    ('''{"folder": "x"}''', 'filter has an unknown key: folder'),
-    ('''{"z": 1, "a": 2}''', 'filter has an unknown key: a'),
-    ('''[]''', 'filter must be a JSON object, got []'),
-    ('''"x"''', 'filter must be a JSON object, got "x"'),
-    ('null', 'filter must be a JSON object, got null')
-) as u (f, m);
-
-select is(rag.check_filter(f::jsonb), f::jsonb, format('filter %s is allowed', f))
-from unnest(array[
-    '{"vault": "/srv/notes"}', '{"path_prefix": "a_b/"}', '{"path_prefix": "%"}',
-    '{"tags": {"any": ["p1", "#ops/db"]}}', '{"tags": {"all": ["p1"], "any": ["p2"]}}',
-    '{"updated_after": "2026-01-31T00:00:00Z"}', '{"updated_after": "2026-01-31 00:00+08"}',
-    '{"updated_after": "2026-01-31T00:00:00.123456-0530"}',
-    '{"vault": "/v", "path_prefix": "a", "tags": {"any": ["x"]}}'
-]) as u (f);
-select throws_ok(
-    format('select rag.check_filter(%L)', format('{"%s": %s}', k, v)), 'RG001',
-    format('filter.%s must be a text that is not empty, got %s', k, v),
-    format('%s %s is refused', k, v)
-)
-from unnest(array['vault', 'path_prefix', 'updated_after']) as u (k)
-cross join unnest(array['5', 'null', 'true', '["a"]', '{}', '""', '" "', '"/"', '" // "']) as w (v);
-select throws_ok(
-    format('select rag.check_filter(%L)', format('{"tags": %s}', v)), 'RG001',
-    'filter.tags must hold a list of tags under any or all, got ' || v,
-    format('tags %s are refused', v)
-)
-from unnest(array[
-    '5', 'null', '"p1"', '["p1"]', '{}', '{"any": []}', '{"any": "p1"}', '{"any": null}',
-    '{"any": {"a": 1}}', '{"any": [5]}', '{"any": [null]}', '{"any": [["p1"]]}', '{"any": [""]}',
-    '{"any": ["#"]}', '{"all": ["p1", " #/ "]}', '{"none": ["p1"]}'
-]) as u (v);
-select throws_ok(
-    format('select rag.check_filter(%L)', jsonb_build_object('updated_after', v)), 'RG001',
-    format('filter.updated_after must be a time with a zone, got "%s"', v),
-    format('updated_after %s is refused', v)
-)
-from unnest(array[
-    '2026-01-31', '2026-01-31T00:00:00', 'today', 'infinity', '1767225600', 'now',
-    '2026-01-31T00:00:00 Europe/Berlin', ' 2026-01-31T00:00:00Z', '20260131T000000Z'
-]) as u (v);
-select throws_ok(
-    format('select rag.check_filter(%L)', jsonb_build_object('updated_after', v)), '22008', null,
-    format('the time %s does not exist', v)
-)
-from unnest(array['2026-02-30T00:00:00Z', '2026-13-01T00:00:00Z', '2026-01-31T25:00:00Z']) as u (v);
-
--- filter_tags -------------------------------------------------------------------------------------
-
-select is(rag.filter_tags(f::jsonb, w), r::text[], format('tags of %s under %s', f, w))
-from (values
-    ('{}', 'any', null),
-    ('{"tags": {"all": ["a"]}}', 'any', null),
-    ('{"tags": {"all": ["a"]}}', 'all', '{a}'),
-    ('{"tags": {"any": ["#a", "b/", " c ", "#d/e/", "f g", "f#"]}}', 'any', '{a,b,c,d/e,f g,f}')
-) as u (f, w, r);
 
 -- search_chunks: what is refused ------------------------------------------------------------------
 
@@ -285,7 +221,7 @@ select results_eq(
     'ties are broken by source, heading_path, chunk_index and vault, in byte order'
 );
 select alike(
-    (select p.prosrc from pg_proc as p where p.oid = 'rag.search_chunks'::regproc),
+    (select p.prosrc from pg_proc as p where p.oid = 'rag.search_nearest'::regproc),
     '%relative_path collate "C"%heading_path collate "C"%vault_path collate "C"%',
     'the order does not depend on the collation of the database'
 );
@@ -342,137 +278,66 @@ select is_empty(
     'with all documents everything is gone'
 );
 
--- nearest_embeddings ------------------------------------------------------------------------------
+-- search_chunks_plain, search_nearest, explain_search ----------------------------------------------
 
 do $$ begin
     perform pg_temp.store('one.md', pg_temp.vec(1));
-    perform pg_temp.store('two.md', pg_temp.vec(0, 1));
-    perform pg_temp.store('two again.md', pg_temp.vec(0, 1));
-    perform pg_temp.store('three.md', pg_temp.vec(-1));
+    perform pg_temp.store('two.md', pg_temp.vec(0.8, 0.6));
+    perform pg_temp.store('two again.md', pg_temp.vec(0.8, 0.6));
+    perform pg_temp.store('zero.md', pg_temp.vec(0));
+    perform pg_temp.store('other.md', pg_temp.vec(1), p_provider => 'x');
 end $$;
 select results_eq(
-    $$ select n.distance from rag.nearest_embeddings(pg_temp.vec(1), 'fake', 'm', 1024, 2) as n $$,
-    'values (0::float8), (1), (1)', 'all that tie with the last one come along'
-);
-select is_empty(
-    $$ select * from rag.nearest_embeddings(pg_temp.vec(1), 'fake', 'm', 3, 2) $$,
-    'another dimension has no vectors'
-);
-
--- Filters -----------------------------------------------------------------------------------------
-
-do $$ begin
-    delete from rag.documents;
-    perform pg_temp.store('a_b/one.md', pg_temp.vec(1), '/v');
-    perform pg_temp.store('a_b.md', pg_temp.vec(1, 0.1), '/v');
-    perform pg_temp.store('axb/two.md', pg_temp.vec(1, 0.2), '/v');
-    perform pg_temp.store('a_bc/three.md', pg_temp.vec(1, 0.3), '/v');
-    perform pg_temp.store('100%/four.md', pg_temp.vec(1, 0.4), '/v');
-    perform pg_temp.store('100x/five.md', pg_temp.vec(1, 0.5), '/v');
-    perform pg_temp.store(E'b\\s/six.md', pg_temp.vec(1, 0.6), '/v');
-    perform pg_temp.store('a_b/one.md', pg_temp.vec(1, 0.7), '/w');
-    perform pg_temp.store(normalize('café/x.md', nfc), pg_temp.vec(1, 0.8), '/w');
-    update rag.chunks as c set tags = u.tags
-    from (values
-        ('axb/two.md', array['ops/db', 'P1']), ('a_bc/three.md', array['ops', 'p10']),
-        ('100%/four.md', array['Über', 'p1/x'])
-    ) as u (path, tags)
-    where c.relative_path = u.path;
-    update rag.documents as d set updated_at = '2020-05-01T10:00:00Z'
-    where d.relative_path = 'axb/two.md';
-    update rag.documents as d set updated_at = '2020-05-02T10:00:00Z' where d.vault_path = '/w';
-end $$;
-create function pg_temp.passing(p_filter jsonb) returns text[] language sql as $$
-    select coalesce(array_agg(s.vault_path || ':' || s.source order by s.score desc), '{}')
-    from rag.search_chunks(pg_temp.vec(1), 'fake', 'm', 1024, 20, p_filter) as s
-$$;
-select is(
-    pg_temp.passing(jsonb_build_object('path_prefix', p)), r::text[], format('path_prefix %s', p)
-)
-from (values
-    ('a_b', '{/v:a_b/one.md,/w:a_b/one.md}'), ('a_b/', '{/v:a_b/one.md,/w:a_b/one.md}'),
-    ('a_b/one.md', '{/v:a_b/one.md,/w:a_b/one.md}'), ('a_b.md', '{/v:a_b.md}'), ('a_', '{}'),
-    ('A_B', '{}'), ('100%', '{/v:100%/four.md}'), ('%', '{}'), (E'b\\s', E'{"/v:b\\\\s/six.md"}'),
-    (E'cafe\u0301', '{"/w:café/x.md"}')
-) as u (p, r);
-select is(pg_temp.passing(jsonb_build_object('tags', f::jsonb)), r::text[], format('tags %s', f))
-from (values
-    ('{"any": ["p1"]}', '{/v:axb/two.md,/v:100%/four.md}'),
-    ('{"any": ["#P1/"]}', '{/v:axb/two.md,/v:100%/four.md}'),
-    ('{"any": ["ops"]}', '{/v:axb/two.md,/v:a_bc/three.md}'),
-    ('{"any": ["ops/db"]}', '{/v:axb/two.md}'),
-    ('{"any": ["OPS/DB", "p10"]}', '{/v:axb/two.md,/v:a_bc/three.md}'), ('{"any": ["op"]}', '{}'),
-    ('{"all": ["ops", "p1"]}', '{/v:axb/two.md}'), ('{"all": ["p1", "p10"]}', '{}'),
-    ('{"any": ["p10"], "all": ["ops"]}', '{/v:a_bc/three.md}'),
-    ('{"any": ["üBER"]}', '{/v:100%/four.md}'),
-    ('{"any": ["%"]}', '{}')
-) as u (f, r);
-select is(
-    pg_temp.passing('{"vault": "/w"}'), '{/w:a_b/one.md,"/w:café/x.md"}'::text[],
-    'a vault is a condition'
-);
-select is(pg_temp.passing(f::jsonb), '{}', format('nothing passes %s', f))
-from unnest(array[
-    '{"vault": "/v/a_b"}', '{"vault": "/V"}',
-    '{"vault": "/w", "path_prefix": "axb"}',
-    '{"updated_after": "2999-01-01T00:00:00Z"}'
-]) as u (f);
-select is(
-    cardinality(pg_temp.passing(jsonb_build_object('updated_after', a))), n,
-    format('%s chunks changed after %s', n, a)
-)
-from (values
-    ('2020-05-01T09:59:59Z', 9), ('2020-05-01T10:00:00Z', 8), ('2020-05-01T12:00:00+02', 8),
-    ('2020-05-02T10:00:00Z', 6)
-) as u (a, n);
-select throws_ok(
-    $$ select pg_temp.passing('{"updated_after": "2026-02-30T00:00:00Z"}') $$, '22008', null,
-    'a time that does not exist is an error of the search too'
-);
-
-do $$ begin
-    for i in 1..50 loop
-        perform pg_temp.store('A.md', pg_temp.vec(1, i * 0.001), '/v', i, '{}', 'limit');
-    end loop;
-    for i in 1..5 loop
-        perform pg_temp.store('B.md', pg_temp.vec(0.5, 0.5 + i * 0.01), '/v', i, '{}', 'limit');
-    end loop;
-end $$;
-select results_eq(
+    format('select * from rag.search_chunks(pg_temp.vec(%s), ''fake'', ''m'', 1024, %s, %L)', v, k, f),
     format(
-        $$ select s.source, s.chunk_index
-        from rag.search_chunks(pg_temp.vec(1), 'limit', 'm', 1024, %s, '{"path_prefix": "B.md"}') as s $$,
-        k
+        'select * from rag.search_chunks_plain(pg_temp.vec(%s), ''fake'', ''m'', 1024, %s, %L)',
+        v, k, f
     ),
-    format($$ select 'B.md'::text, i from generate_series(1, %s) as u (i) $$, least(k, 5)),
-    format('the filter is applied before the limit of %s', k)
+    format('the plain statement returns the same for (%s), top_k %s, filter %s', v, k, f)
 )
-from unnest(array[3, 10]) as u (k);
-do $$ begin
-    perform pg_temp.store('B.md', pg_temp.vec(0), '/v', 9, '{}', 'limit');
-end $$;
-select is(
-    (
-        select array_agg(s.chunk_index)
-        from rag.search_chunks(
-            pg_temp.vec(1), 'limit', 'm', 1024, 10, '{"path_prefix": "B.md"}'
-        ) as s
-    ), array[1, 2, 3, 4, 5], 'a zero vector is not found by a filter either'
-);
-select is(
-    (
-        select count(*)
-        from rag.search_chunks(
-            pg_temp.vec(0), 'limit', 'm', 1024, 10, '{"path_prefix": "B.md"}'
-        ) as s
-    ), 0::bigint, 'nor does a zero question find anything through a filter'
+from unnest(array['1', '1, 1', '0', '-1', '1e-20', '1e20', '0, 0, 1']) as v
+cross join unnest(array[1, 2, 5]) as k
+cross join unnest(array['{}', '{"path_prefix": "two.md"}', '{"vault": "/v"}', '{"vault": "/w"}']) as f;
+select throws_ok(
+    format('select * from rag.%s(%s)', name, arguments), code, null,
+    format('%s refuses %s', name, arguments)
+)
+from unnest(array['search_chunks_plain', 'search_nearest', 'explain_search']) as name
+cross join (values
+    ('null, ''fake'', ''m'', 1024', 'RG001'), ('pg_temp.vec(1), ''no'', ''m'', 1024', 'RG003'),
+    ('pg_temp.vec(1), ''fake'', ''m'', 768', 'RG004'),
+    ('pg_temp.vec(1), ''fake'', ''m'', 1024, 21', 'RG001'),
+    ('pg_temp.vec(1), ''fake'', ''m'', 1024, 5, ''{"a": 1}''', 'RG001')
+) as u (arguments, code);
+select results_eq(
+    $$ select s.source, s.scan from rag.search_nearest(pg_temp.vec(1), 'fake', 'm', 1024, 1) as s $$,
+    $$ values ('one.md', 'exact') $$, 'the scan is told with each chunk'
 );
 select results_eq(
-    $$ select n.distance
-    from rag.nearest_filtered_embeddings(pg_temp.vec(1), 'fake', 'm', 1024, 9) as n $$,
-    $$ select n.distance from rag.nearest_embeddings(pg_temp.vec(1), 'fake', 'm', 1024, 9) as n $$,
-    'without conditions both scans give the same'
-);
+    format('select * from rag.explain_search(%s)', arguments), format('values (%s)', expected), name
+)
+from (values
+    (
+        'pg_temp.vec(1), ''fake'', ''m'', 1024, 2',
+        '''exact'', ''there is no approximate index'', 4::bigint, 4, 4, true, 2',
+        'a search of few vectors compares all in full'
+    ),
+    (
+        'pg_temp.vec(1), ''fake'', ''m'', 1024, 5, ''{"path_prefix": "two.md"}''',
+        '''exact'', ''there is no approximate index'', 1::bigint, 1, 1, true, 1',
+        'only what passes the filter is scanned'
+    ),
+    (
+        'pg_temp.vec(0), ''fake'', ''m'', 1024',
+        '''exact'', ''a zero vector is near to nothing'', 0::bigint, 0, 0, true, 0',
+        'a zero question scans nothing'
+    ),
+    (
+        'pg_temp.vec(1), ''fake'', ''m'', 1024, 5, ''{"path_prefix": "none"}''',
+        '''exact'', ''there is no approximate index'', 0::bigint, 0, 0, true, 0',
+        'a filter that nothing passes'
+    )
+) as u (arguments, expected, name);
 
 -- decide_mode -------------------------------------------------------------------------------------
 

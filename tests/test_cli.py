@@ -30,6 +30,10 @@ COMMANDS = [
     ("db", "stop"),
     ("db", "status"),
     ("db", "psql"),
+    ("db", "index"),
+    ("db", "index", "create"),
+    ("db", "index", "status"),
+    ("db", "index", "drop"),
     ("config",),
     ("embeddings", "warmup"),
     ("ingest",),
@@ -96,7 +100,7 @@ def test_the_version_is_printed(rag: Rag) -> None:
 def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
     done = indexed("ask", "When is the pump greased?")
     assert done.returncode == 0
-    assert re.search(r"mode: rag   confidence: 0\.\d{4}   threshold: 0\.20", done.stdout)
+    assert re.search(r"mode: rag   confidence: 0\.\d{4}   threshold: 0\.20   scan: exact", done.stdout)
     assert "- The pump is greased on Monday. [1]" in done.stdout
     assert re.search(r"^\[1\] 0\.\d{4}  pump\.md$", done.stdout, re.MULTILINE)
 
@@ -104,14 +108,16 @@ def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
 def test_ask_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("ask", "When is the pump greased?", "--json").stdout)
     assert list(body) == [
-        "mode", "confidence", "answer", "citations", "grounded", "reason", "complete", "removed_citations",
+        "mode", "confidence", "scan", "answer", "citations", "grounded", "reason", "complete",
+        "removed_citations",
     ]  # fmt: skip
     assert list(body["citations"][0]) == ["source", "heading", "score", "cited"]
 
 
 def test_search_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("search", "pump", "--json").stdout)
-    assert list(body) == ["confidence", "results"]
+    assert list(body) == ["confidence", "scan", "results"]
+    assert body["scan"] == "exact"
     assert list(body["results"][0]) == [
         "content", "source", "relative_path", "vault", "heading_path", "heading", "score",
     ]  # fmt: skip

@@ -164,6 +164,7 @@ class FakeService(Service):
         self.response = AskResponse(
             mode=mode,
             confidence=0.5,
+            scan="exact",
             answer="a",
             citations=citations,
             grounded=mode == "rag",

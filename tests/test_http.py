@@ -128,7 +128,7 @@ def test_health_has_the_shape_of_the_contract(api: Serving) -> None:
 
 def test_live_ready_and_root_answer(api: Serving) -> None:
     assert api.get("/live").json() == {"status": "ok"}
-    assert api.get("/ready").json() == {"status": "ready"}
+    assert api.get("/ready").json() == {"status": "ready", "warnings": []}
     root = api.get("/").json()
     assert (root["name"], root["version"]) == ("pyrag", __version__)
     assert {"method": "POST", "path": "/ask"}.items() <= root["endpoints"][1].items()
@@ -136,7 +136,7 @@ def test_live_ready_and_root_answer(api: Serving) -> None:
 
 def test_search_has_the_shape_of_the_contract(api: Serving) -> None:
     body = api.post("/search", {"query": P1, "top_k": 2}).json()
-    assert list(body) == ["confidence", "results"]
+    assert list(body) == ["confidence", "scan", "results"]
     assert body["confidence"] == body["results"][0]["score"]
     first = body["results"][0]
     assert set(first) >= {"content", "source", "relative_path", "heading_path", "heading", "score"}
@@ -171,7 +171,11 @@ def test_ask_says_that_fallback_is_disabled(api: Serving) -> None:
 
 
 def test_a_question_that_embeds_to_nothing_finds_nothing(api: Serving) -> None:
-    assert api.post("/search", {"query": "？？？"}).json() == {"confidence": 0.0, "results": []}
+    assert api.post("/search", {"query": "？？？"}).json() == {
+        "confidence": 0.0,
+        "scan": "exact",
+        "results": [],
+    }
     body = api.post("/ask", {"question": "？？？"}).json()
     assert (body["mode"], body["confidence"]) == ("no_answer", 0.0)
 
@@ -667,7 +671,7 @@ def test_stream_has_all_events_in_order_and_ends_with_the_body_of_ask(api: Servi
     assert (reply.status_code, events[-1].name) == (200, "final")
     assert last == answer
     first = events[0].json
-    assert set(first) == {"mode", "confidence", "hits"}
+    assert set(first) == {"mode", "confidence", "scan", "hits"}
     assert first["hits"] == api.post("/search", {"query": question}).json()["results"]
     assert (first["mode"], first["confidence"]) == (answer["mode"], answer["confidence"])
 

@@ -19,9 +19,10 @@ from conftest import REPOSITORY, Server, command
 from psycopg import sql
 
 from pyrag import __version__
+from pyrag import install as install_module
 from pyrag.embedded import EmbeddedServer
 from pyrag.errors import DatabaseUnavailable, SchemaNotInitialized
-from pyrag.install import InstallReport, check_installed, install, sql_files
+from pyrag.install import InstallReport, check_installed, install, is_older, sql_files
 from pyrag.paths import data_path
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -464,9 +465,9 @@ def test_a_function_may_change_its_parameters_and_columns(connection: Connection
 
 
 def test_a_function_that_is_gone_from_the_files_is_dropped(connection: Connection, copied_db: Path) -> None:
-    (copied_db / "functions" / "status.sql").unlink()
+    (copied_db / "functions" / "vector_index.sql").unlink()
     install(connection, sql_files(copied_db))
-    assert not [name for name in catalogue(connection)["functions"] if "index_status" in name]
+    assert not [name for name in catalogue(connection)["functions"] if "index_recall" in name]
 
 
 def test_views_are_made_anew_with_the_functions_they_read(connection: Connection, copied_db: Path) -> None:
@@ -533,6 +534,97 @@ def test_a_migration_brings_an_old_database_to_the_state_of_a_new_one(
     for each in (connection, empty):
         assert installed(each)["schema_version"] == files.version
         assert installed(each)["sql_sha256"] == files.sha256
+
+
+@pytest.fixture
+def first_version(empty: Connection) -> Connection:
+    """A database as the first release left it: its tables, two configurations of vectors, and grants."""
+    install(empty, sql_files(REPOSITORY / "tests" / "data" / "db_0001"))
+    empty.execute(
+        """
+        insert into rag.documents (vault_path, file_path, relative_path, content_hash, scope)
+        values ('/v', '/v/a.md', 'a.md', 'h', '/v');
+        insert into rag.chunks (document_id, chunk_index, content, file_path, relative_path, content_hash)
+        select d.id, i, 'text ' || i, d.file_path, d.relative_path, 'c' || i
+        from rag.documents as d, generate_series(0, 9) as i;
+        insert into rag.embeddings (
+            chunk_id, embedding_provider, embedding_model, embedding_dim, embedding, scope, input_hash
+        )
+        select c.id, p.provider, 'm', 1024,
+            (array[c.chunk_index, 1] || array_fill(0, array[1022]))::public.vector, '/v', 'i' || c.id
+        from rag.chunks as c, unnest(array['one', 'two']) as p (provider)
+        where c.chunk_index > 0 or p.provider = 'one'
+        order by c.id desc;
+        delete from rag.embeddings where id in (3, (select max(id) from rag.embeddings));
+        update rag.embeddings set embedding = array_fill(0, array[1024])::public.vector where id = 5;
+        """
+    )
+    return empty
+
+
+def column_order(connection: Connection) -> list[tuple[Any, ...]]:
+    return rows(
+        connection,
+        "select c.relname, array_agg(a.attname::text order by a.attnum)"
+        " from pg_attribute as a join pg_class as c on c.oid = a.attrelid"
+        " where c.relnamespace = 'rag'::regnamespace and c.relkind = 'r' and a.attnum > 0"
+        " and not a.attisdropped group by c.relname order by c.relname",
+    )
+
+
+def test_the_first_release_is_brought_to_the_state_of_a_new_installation(
+    first_version: Connection, connection: Connection
+) -> None:
+    before = data(first_version)
+    last_id = value(first_version, "select max(id) from rag.embeddings")
+    assert install(first_version).migrations == tuple(
+        path.name for _, path in sorted(sql_files().migrations.items())
+    )
+    assert catalogue(first_version) == catalogue(connection)
+    assert column_order(first_version) == column_order(connection)
+
+    after = data(first_version)
+    for name, old in before.items():
+        for (was,), (now,) in zip(old, after[name], strict=True):
+            assert {key: now[key] for key in was} == was, name
+    assert value(first_version, "select count(*) from rag.embeddings where embedding_half is null") == 1
+    found = "select s.chunk_index from rag.{}('[9,1{}]', 'two', 'm', 1024, 20) as s"
+    nearest = rows(first_version, found.format("search_chunks", ",0" * 1022))
+    assert nearest == rows(first_version, found.format("search_chunks_plain", ",0" * 1022))
+    assert nearest[0] == (9,)
+    new_id = value(
+        first_version,
+        "insert into rag.embeddings (chunk_id, embedding_provider, embedding_model, embedding_dim, embedding)"
+        f" select min(id), 'three', 'm', 1024, '[1{',0' * 1023}]' from rag.chunks returning id",
+    )
+    assert new_id == last_id + 2, "numbers go on where they were, those of deleted rows are not used again"
+
+
+def test_the_migration_keeps_the_grants_on_the_table_it_copies(first_version: Connection) -> None:
+    role = f'reader_{os.getpid()}"'
+    name = sql.Identifier(role)
+    first_version.execute(sql.SQL("create role {}").format(name))
+    try:
+        first_version.execute(
+            sql.SQL(
+                "grant select on rag.embeddings to {0};"
+                "grant insert on rag.embeddings to {0} with grant option;"
+                "grant usage on sequence rag.embeddings_id_seq to {0};"
+                "grant select on rag.embeddings to public"
+            ).format(name)
+        )
+        query = (
+            "select c.relname, a.privilege_type, a.grantee = 0, a.is_grantable"
+            " from pg_class as c, aclexplode(c.relacl) as a"
+            " where c.oid in ('rag.embeddings'::regclass, 'rag.embeddings_id_seq'::regclass)"
+            " and a.grantee <> c.relowner order by 1, 2, 3"
+        )
+        before = rows(first_version, query)
+        assert len(before) == 4
+        install(first_version)
+        assert rows(first_version, query) == before
+    finally:
+        first_version.execute(sql.SQL("drop owned by {0}; drop role {0}").format(name))
 
 
 def test_a_migration_is_applied_once(connection: Connection, copied_db: Path) -> None:
@@ -716,6 +808,78 @@ def test_an_extension_in_another_schema_is_named(bare: Connection) -> None:
     assert schemas(bare) == {"public", "extensions"}
     bare.execute("alter extension vector set schema public")
     assert install(bare).created
+
+
+@pytest.mark.parametrize(
+    ("version", "other", "older"),
+    [
+        ("0.7.4", "0.8.0", True),
+        ("0.8.0", "0.8.0", False),
+        ("0.8", "0.8.0", False),
+        ("0.8.0", "0.8", False),
+        ("0.8.5", "0.8.0", False),
+        ("0.10.0", "0.8.0", False),
+        ("0.8.0", "0.10.0", True),
+        ("1.0", "0.8.0", False),
+        ("0.5.1-dev", "0.8.0", True),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version: str, other: str, older: bool) -> None:
+    assert is_older(version, other) is older
+
+
+def pretend_pgvector(connection: Connection, version: str) -> None:
+    connection.execute("update pg_extension set extversion = %s where extname = 'vector'", [version])
+
+
+@pytest.fixture
+def old_pgvector(bare: Connection) -> Connection:
+    """A database whose extension says that it is of version 0.7.4."""
+    if not value(bare, "select rolsuper from pg_roles where rolname = current_user"):
+        pytest.skip("NOT TESTED: needs a superuser in TEST_DATABASE_URL, to pretend an old pgvector")
+    bare.execute("create extension vector schema public")
+    pretend_pgvector(bare, "0.7.4")
+    return bare
+
+
+def test_an_old_extension_is_named_before_anything_is_changed(old_pgvector: Connection) -> None:
+    name = old_pgvector.info.dbname
+    with pytest.raises(SchemaNotInitialized) as error:
+        install(old_pgvector)
+    assert f"extension vector in database {name} has version 0.7.4; pyrag needs 0.8.0" in error.value.message
+    assert error.value.hint == f"Ask an administrator to run in {name}: alter extension vector update;"
+    assert schemas(old_pgvector) == {"public"}
+    pretend_pgvector(old_pgvector, "0.8.0")
+    assert install(old_pgvector).created
+
+
+def test_an_update_over_an_old_extension_changes_nothing(connection: Connection) -> None:
+    if not value(connection, "select rolsuper from pg_roles where rolname = current_user"):
+        pytest.skip("NOT TESTED: needs a superuser in TEST_DATABASE_URL, to pretend an old pgvector")
+    add_data(connection)
+    pretend_pgvector(connection, "0.6.2")
+    before = catalogue(connection), data(connection), installed(connection)
+    with pytest.raises(SchemaNotInitialized, match=r"has version 0\.6\.2"):
+        install(connection)
+    assert (catalogue(connection), data(connection), installed(connection)) == before
+
+
+def test_a_server_whose_pgvector_is_too_old_is_named(
+    bare: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install_module, "_PGVECTOR", "99.0")
+    offered = value(bare, "select default_version from pg_available_extensions where name = 'vector'")
+    with pytest.raises(SchemaNotInitialized) as error:
+        install(bare)
+    assert f"pgvector of this Postgres server has version {offered}; pyrag needs 99.0" in error.value.message
+    assert error.value.hint.startswith("Update pgvector on the server to 99.0 or later")
+    assert "alter extension" not in error.value.hint
+    assert schemas(bare) == {"public"}
+    bare.execute("create extension vector schema public")
+    with pytest.raises(SchemaNotInitialized, match=f"in database .* has version {offered}") as error:
+        install(bare)
+    assert error.value.hint.startswith("Update pgvector on the server to 99.0 or later")
+    assert "alter extension vector update;" in error.value.hint
 
 
 # What start-up says of the schema

@@ -152,26 +152,39 @@ def test_each_sqlstate_belongs_to_one_class() -> None:
 
 
 def test_the_provider_filter_is_applied_in_the_scan(connection: Connection) -> None:
-    plan = explain(connection, "select * from rag.nearest_embeddings(%s::public.vector, %s, %s, %s, 5)")
+    plan = explain(connection, "select * from rag.scan_halves(%s::public.halfvec, %s, %s, %s, p_limit => 5)")
     assert "Function Scan" not in plan
     scan = plan[plan.index(" on rag.embeddings") :]
-    condition = re.search(r"(?:Filter|Index Cond): (.*)", scan)
+    condition = re.search(r"Filter: (.*)", scan)
     assert condition is not None, plan
-    assert "embedding_provider = 'fake'" in condition[1]
-    assert "embedding_model = 'fake-lexical-v1'" in condition[1]
-    assert "embedding_dim = 1024" in condition[1]
+    key = connection.execute("select rag.embedding_key(%s, %s, %s)", CONFIGURATION).fetchone()
+    assert key is not None
+    assert f"embedding_key = '{key[0]}'" in condition[1].replace("(", "").replace(")", "")
 
 
-def test_the_scan_that_a_search_runs_is_the_filtered_one(connection: Connection) -> None:
-    """The planner sees through the join of `rag.search_chunks` too."""
-    plan = explain(
-        connection,
-        "select c.id, rag.similarity_score(n.distance)"
-        " from rag.nearest_embeddings(%s::public.vector, %s, %s, %s, 5) as n"
-        " join rag.chunks as c on c.id = n.chunk_id where n.distance <> 'NaN'",
-    )
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [("scan_filtered_halves", "'{}', p_limit => 5"), ("scan_index", "5"), ("scan_filtered_index", "'{}', 5")],
+)
+def test_every_scan_is_inlined(connection: Connection, function: str, arguments: str) -> None:
+    plan = explain(connection, f"select * from rag.{function}(%s::public.halfvec, %s, %s, %s, {arguments})")
     assert "Function Scan" not in plan
-    assert "similarity_score" not in plan, "the score is computed by a call, it should be inlined"
+    assert "rag.filtered_chunks" not in plan
+
+
+def test_an_approximate_index_never_serves_an_exact_scan(connection: Connection) -> None:
+    """Even where the planner would rather not scan."""
+    connection.execute(
+        "create index on rag.embeddings using hnsw (embedding_half public.halfvec_ip_ops);"
+        "create index on rag.embeddings using hnsw (embedding public.vector_cosine_ops);"
+        "set enable_seqscan = off; set enable_sort = off"
+    )
+    halves = "select * from rag.scan_halves(%s::public.halfvec, %s, %s, %s, p_limit => 5)"
+    assert "_idx" not in explain(connection, halves)
+    plain = "select * from rag.search_chunks_plain(%s::public.vector, %s, %s, %s)"
+    assert "_idx" not in explain(connection, plain)
+    index = explain(connection, "select * from rag.scan_index(%s::public.halfvec, %s, %s, %s, 5)")
+    assert "embeddings_embedding_half_idx" in index
 
 
 def explain(connection: Connection, query: str) -> str:

@@ -41,3 +41,29 @@ $$;
 
 comment on function rag.check_dim(integer, public.vector) is
 'The same dimension where it is 1024 and the vector, if given, has as many. Raises RG004 if not.';
+
+create or replace function rag.check_indexed(p_provider text, p_model text, p_dim integer)
+    returns boolean
+    language plpgsql
+    stable
+    parallel safe
+    set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    if not exists (
+        select 1
+        from rag.embeddings as e
+        where e.embedding_provider = p_provider
+            and e.embedding_model = p_model
+            and e.embedding_dim = p_dim
+    ) then
+        raise exception 'nothing is indexed for provider %, model %, dim %',
+            p_provider, p_model, p_dim
+            using errcode = 'RG003', hint = 'Run: rag ingest PATH_OF_THE_VAULT';
+    end if;
+    return true;
+end;
+$$;
+
+comment on function rag.check_indexed(text, text, integer) is
+'True where an embedding configuration has vectors. Raises RG003 otherwise.';

@@ -144,13 +144,15 @@ class _Ready:
         self._service = service
 
     def on_get(self, request: Request, response: Response) -> None:
+        index = self._service.index
         if not self._service.status().retrieval_ready:
-            index = self._service.index
             raise RetrievalNotReady(
                 f"Nothing is indexed for provider {index.provider}, model {index.model}.",
                 hint="Run: rag ingest PATH_OF_THE_VAULT",
             )
-        response.media = {"status": "ready"}
+        found = self._service.database.vector_index_status(index)
+        warnings = [found["warning"]] if found and found["warning"] else []
+        response.media = {"status": "ready", "warnings": warnings}
 
     on_head = on_get
 

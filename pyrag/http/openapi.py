@@ -19,6 +19,7 @@ from pyrag.schemas import (
     ErrorResponse,
     HealthResponse,
     Liveness,
+    Readiness,
     RetrievalEvent,
     RootResponse,
     SearchRequest,
@@ -102,8 +103,9 @@ OPERATIONS = (
     Operation(
         "get", "/ready", "ready",
         "Tell whether questions can be answered now",
-        "Looks at database, schema and index; for a load balancer.",
-        Liveness, errors=_INDEX_ERRORS,
+        "Looks at database, schema and index; for a load balancer. `warnings` tell what works, but not as"
+        " well as it should.",
+        Readiness, errors=_INDEX_ERRORS,
     ),
     Operation(
         "get", "/", "index",
