@@ -167,11 +167,18 @@ def recall_text(found: dict[str, Any]) -> str:
     """What was measured of an index, for people."""
     if found["recall"] is None:
         return "not measured; rag db index status --check does"
-    interval = f"{found['recall_low']:.3f} to {found['recall_high']:.3f}"
     return (
-        f"{found['recall']:.3f} of the {found['top_k']} nearest (95 % interval {interval}),"
-        f" {found['questions']} vectors looked up, {found['checked_at'][:19]}"
+        f"{_share(found, 'recall')} of the {found['top_k']} nearest of stored vectors,"
+        f" {_share(found, 'recall_between')} of points between two of them;"
+        f" {found['questions']} of each, {found['checked_at'][:19]}"
     )
+
+
+def _share(found: dict[str, Any], name: str) -> str:
+    """A recall with its interval; the points between are missing where there is only one vector."""
+    if found[name] is None:
+        return "none"
+    return f"{found[name]:.3f} ({found[f'{name}_low']:.3f} to {found[f'{name}_high']:.3f})"
 
 
 def _service(ctx: typer.Context) -> Service:
@@ -219,7 +226,7 @@ def _create_or_nothing(session: IndexSession) -> None:
 
 
 def _check(database: Database, index: Index, questions: int) -> None:
-    note(f"comparing {questions} stored vectors with the exact scan …")
+    note(f"comparing {questions} stored vectors, and points between them, with the exact scan …")
     if not database.check_index_recall(index, questions, TOP_K):
         note("there are too few vectors to compare")
 

@@ -30,7 +30,7 @@ vault_app = typer.Typer(
 
 _VECTOR_INDEX = (
     "index_name", "is_valid", "indexed_rows", "size_bytes", "recall", "recall_low", "recall_high",
-    "checked_at", "warning",
+    "recall_between", "recall_between_low", "recall_between_high", "checked_at", "warning",
 )  # fmt: skip
 _COUNTERS = ("added", "updated", "moved", "embedded", "deleted", "skipped", "failed")
 

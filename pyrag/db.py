@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
+import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +44,7 @@ from pyrag.models import (
 )
 
 if TYPE_CHECKING:
+    from pgvector import Vector as PgVector
     from psycopg_pool import ConnectionPool
 
 _BY_SQLSTATE = {cls.sqlstate: cls for cls in error_classes() if cls.sqlstate}
@@ -423,8 +427,6 @@ class IngestSession:
 
     def replace_document(self, run_id: int, document: DocumentWrite) -> None:
         """`rag.replace_document`: stores document, chunks and embeddings in one transaction."""
-        from pgvector import Vector as PgVector
-
         positions = {key: number for number, key in enumerate(document.vectors, start=1)}
         chunks = [
             {
@@ -456,7 +458,7 @@ class IngestSession:
                 document.relative_path,
                 json.dumps(about, ensure_ascii=False, allow_nan=False),
                 json.dumps(chunks, ensure_ascii=False, allow_nan=False),
-                [PgVector(list(vector)) for vector in document.vectors.values()],
+                [_sendable(vector) for vector in document.vectors.values()],
             ],
         )
 
@@ -476,8 +478,6 @@ class IngestSession:
         vectors: dict[str, Vector],
     ) -> None:
         """`rag.add_embeddings`: the missing vectors of an unchanged document."""
-        from pgvector import Vector as PgVector
-
         parallel = [vectors.get(key) for key in input_hashes]
         self._one(
             "select rag.add_embeddings(%s, %s, %s, %s, %b::public.vector[]) as n",
@@ -486,7 +486,7 @@ class IngestSession:
                 relative_path,
                 list(chunk_ids),
                 list(input_hashes),
-                [None if vector is None else PgVector(list(vector)) for vector in parallel],
+                [None if vector is None else _sendable(vector) for vector in parallel],
             ],
         )
 
@@ -662,6 +662,17 @@ def _manifest(entries: Sequence[ManifestEntry]) -> str:
             for entry in entries
         ]
     )
+
+
+def _sendable(vector: Vector) -> PgVector:
+    """The vector for psycopg's binary protocol, by its bytes: much quicker than as a list of floats."""
+    from pgvector import Vector as PgVector
+
+    values = vector if isinstance(vector, array) and vector.typecode == "f" else array("f", vector)
+    if sys.byteorder == "little":
+        values = values[:]
+        values.byteswap()
+    return PgVector.from_binary(struct.pack(">HH", len(values), 0) + values.tobytes())
 
 
 def _vector_text(vector: Vector) -> str:

@@ -513,7 +513,7 @@ def _settings() -> dict[str, str]:
     memory = min(sizes) >> 20
     settings = {
         # A scanned table stays in the buffers only while it is smaller than a quarter of them.
-        "shared_buffers": f"{max(128, min(memory // 4, 2048))}MB",
+        "shared_buffers": f"{max(128, min(memory // 4, 8192))}MB",
         "effective_cache_size": f"{max(256, memory // 2)}MB",
         "work_mem": "32MB",
         "maintenance_work_mem": f"{max(64, min(memory // 16, 512))}MB",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ CONFIG = "'fake', 'fake-lexical-v1', 1024"
 ROWS = 1000
 COLUMNS = [
     "index_name", "is_valid", "indexed_rows", "size_bytes", "checked_at", "questions", "top_k", "recall",
-    "recall_low", "recall_high", "warning",
+    "recall_low", "recall_high", "recall_between", "recall_between_low", "recall_between_high", "warning",
 ]  # fmt: skip
 
 # Unit vectors around eight directions, always the same; three chunks lie in few/, the others in a/ and b/.
@@ -191,14 +192,18 @@ def test_create_status_and_drop_tell_what_they_did(bare: Rag, sql: Connection) -
     assert indexes(sql) == [(name, True)]
     first, second = made.stdout.splitlines()
     assert first.startswith(f"built {name}: {ROWS} vectors, ")
-    assert second.startswith("recall: 1.000 of the 10 nearest (95 % interval 0.963 to 1.000), 100 vectors")
+    assert re.match(
+        r"recall: 1\.000 \(0\.963 to 1\.000\) of the 10 nearest of stored vectors,"
+        r" \d\.\d{3} \(.*\) of points between two of them; 100 of each",
+        second,
+    )
     assert "searches stay exact below about 10000 vectors" in made.stderr
     assert "comparing 100 stored vectors with the exact scan" in made.stderr
     assert "maintenance_work_mem" not in made.stderr
 
     shown = ok(bare("db", "index", "status")).stdout
     assert f"index:    {name}, complete\nvectors:  {ROWS}\nsize: " in shown
-    assert "recall:   1.000 of" in shown
+    assert "recall:   1.000 (" in shown
     assert "warning" not in shown
 
     dropped = ok(bare("db", "index", "drop"))
@@ -574,11 +579,12 @@ def test_status_and_readiness_warn_when_too_little_is_found(
 
     record_recall(sql, 0.9)
     after = ok(indexed("status", "--no-scan")).stdout
-    assert "; recall 0.900 of the 10 nearest (95 % interval 0.830 to 0.940)" in after
+    assert "; recall 0.900 (0.830 to 0.940) of the 10 nearest of stored vectors" in after
     assert "\nwarning: The approximate index found only 0.900 of the true neighbours" in after
     found = body(indexed("status", "--no-scan", "--json"))["vector_index"]
     assert list(found) == ["index_name", "is_valid", "indexed_rows", "size_bytes", "recall", "recall_low",
-                           "recall_high", "checked_at", "warning"]  # fmt: skip
+                           "recall_high", "recall_between", "recall_between_low", "recall_between_high",
+                           "checked_at", "warning"]  # fmt: skip
     answer = ready(settings, built_url)
     assert answer.status_code == 200
     assert answer.json == {"status": "ready", "warnings": [found["warning"]]}

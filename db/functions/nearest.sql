@@ -247,7 +247,9 @@ declare
 begin
     -- no SET above for these two: a role that is no superuser may do so only once the library of
     -- the extension is loaded
-    perform set_config('hnsw.ef_search', p_ef_search::text, true);
+    perform set_config(
+        'hnsw.ef_search', greatest(p_ef_search, coalesce(v_ef_search, '40')::integer)::text, true
+    );
     perform set_config('hnsw.iterative_scan', 'relaxed_order', true);
     if p_filter = '{}' then
         return query
@@ -267,7 +269,7 @@ comment on function rag.list_index_candidates(
     public.halfvec, text, text, integer, jsonb, integer, integer
 ) is
 'What the approximate index finds nearest, keeping p_ef_search rows in view as it walks its graph
-(hnsw.ef_search), and going on while the filter leaves too few.';
+(or hnsw.ef_search, if that is set to more), and going on while the filter leaves too few.';
 
 create or replace function rag.vector_index_name(p_provider text, p_model text, p_dim integer)
     returns text

@@ -120,13 +120,14 @@ create table rag.index_checks (
     embedding_provider text not null,
     embedding_model text not null,
     embedding_dim integer not null,
+    asked text not null check (asked in ('stored', 'between')),
     checked_at timestamptz not null default now(),
     questions integer not null,
     top_k integer not null,
     recall double precision not null,
     recall_low double precision not null,
     recall_high double precision not null,
-    primary key (embedding_provider, embedding_model, embedding_dim)
+    primary key (embedding_provider, embedding_model, embedding_dim, asked)
 );
 
 comment on table rag.index_checks is
@@ -135,8 +136,11 @@ it was last measured (rag.check_index_recall).';
 comment on column rag.index_checks.embedding_provider is 'Provider of the indexed embeddings.';
 comment on column rag.index_checks.embedding_model is 'Model of the indexed embeddings.';
 comment on column rag.index_checks.embedding_dim is 'Dimensions, always 1024.';
+comment on column rag.index_checks.asked is
+'stored: with stored vectors; between: with points halfway between two of them, as hard as questions
+that resemble no chunk.';
 comment on column rag.index_checks.checked_at is 'When it was measured.';
-comment on column rag.index_checks.questions is 'How many stored vectors were looked up.';
+comment on column rag.index_checks.questions is 'How many vectors were looked up.';
 comment on column rag.index_checks.top_k is 'How many neighbours of each were compared.';
 comment on column rag.index_checks.recall is
 'Share of the true neighbours that the index found, from 0 to 1.';
