@@ -1,7 +1,7 @@
 """Speed of one search: pyrag beside other stores of vectors, the same vectors and questions, in one run.
 
     pip install -r eval/bench/requirements.txt
-    python eval/bench/search_speed.py [--sizes 10000,100000,300000] [--only NAME,...] [--random]
+    python eval/bench/search_speed.py [--sizes 10000,100000,300000] [--only NAME,...] [--near] [--random]
 
 Vectors are fake embeddings of the real notes of vaults (and of the passages of retrieval sets), repeated
 with noise up to each size. Every contestant runs in a process of its own; they take turns, so that a slow
@@ -51,7 +51,7 @@ from vectors import (
 
 PROVIDER, MODEL, DIMENSIONS = "fake", "fake-lexical-v1", 1024
 CHUNKS_A_DOCUMENT = 20
-WARM_UP = 3
+WARM_UP, WARM_UP_SECONDS = 40, 3.0  # other questions than those that count, whichever ends first
 CLIENTS = 4
 TIE = 1e-6
 BY_LIBRARY = 5_000  # rows that LangChain and LlamaIndex insert themselves; further ones are copied in
@@ -792,7 +792,7 @@ def serve(name: str, place: Place, pipe: Connection) -> None:
                 answer.setdefault("load s", time.perf_counter() - begun)
             elif order == "ask":
                 kept = kept or contestant.client()
-                answer = ask(kept, argument)
+                answer = ask(kept, *argument)
             elif order == "throughput":
                 answer = throughput([contestant.client() for _ in range(CLIENTS)], *argument)
             elif order == "facts":
@@ -816,10 +816,13 @@ def serve(name: str, place: Place, pipe: Connection) -> None:
             os._exit(0)  # threads and event loops of the libraries would keep the process
 
 
-def ask(search: Search, questions: Any) -> list[tuple[float, list[int]]]:
-    """Seconds and found rows of each question, after some to warm up."""
-    for number in range(WARM_UP):
-        search(questions[number % len(questions)])
+def ask(search: Search, questions: Any, others: Any) -> list[tuple[float, list[int]]]:
+    """Seconds and found rows of each question, after others to warm up."""
+    begun = time.perf_counter()
+    for question in others[:WARM_UP]:
+        search(question)
+        if time.perf_counter() - begun > WARM_UP_SECONDS:
+            break
     answers = []
     for question in questions:
         begun = time.perf_counter()
@@ -938,9 +941,10 @@ class Options:
     seconds: float
     names: list[str]
     caps: dict[str, int]
+    near: bool
 
 
-def one_size(place: Place, questions: Any, options: Options) -> list[dict[str, Any]]:
+def one_size(place: Place, questions: Any, others: Any, options: Options) -> list[dict[str, Any]]:
     """The figures of all contestants at one size, in their order."""
     note(f"{place.rows} vectors: the exact answers")
     truth = Truth(place, questions)
@@ -991,7 +995,7 @@ def one_size(place: Place, questions: Any, options: Options) -> list[dict[str, A
             order = [name for name in options.names if name in workers]
             for name in order if number % 2 == 0 else order[::-1]:
                 for question, (seconds, found) in zip(
-                    chosen, attempt(name, "ask", questions[chosen]) or [], strict=False
+                    chosen, attempt(name, "ask", (questions[chosen], others)) or [], strict=False
                 ):
                     answers[name].append((question, seconds, found))
         note(f"  {CLIENTS} clients")
@@ -1085,8 +1089,8 @@ def report(facts: dict[str, Any], sizes: dict[int, list[dict[str, Any]]], option
         "",
         f"Top {options.k} of vectors of {DIMENSIONS} dimensions by cosine, one question at a time:"
         f" median and p95 of {options.questions} questions in {options.rounds} rounds, contestants in turn,"
-        f" {WARM_UP} questions to warm up before each round. Questions/s: {CLIENTS} threads for"
-        f" {options.seconds:g} s, on Postgres each with its own connection.",
+        f" up to {WARM_UP} others or {WARM_UP_SECONDS:g} s to warm up before each round. Questions/s:"
+        f" {CLIENTS} threads for {options.seconds:g} s, on Postgres each with its own connection.",
         "",
         *facts_as_markdown(facts),
         f"- vectors: {facts['vectors']}",
@@ -1240,6 +1244,9 @@ def main() -> None:
     parser.add_argument(
         "--random", action="store_true", help="random vectors: no structure, reported as that"
     )
+    parser.add_argument(
+        "--near", action="store_true", help="ask with noisy copies of stored vectors, not with questions"
+    )
     parser.add_argument("--home", type=Path, help="folder for everything temporary (default: the system's)")
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results")
     given = parser.parse_args()
@@ -1249,7 +1256,7 @@ def main() -> None:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(BY_NAME)}")
     caps = {name: int(most) for name, _, most in (entry.partition("=") for entry in given.cap)}
     sizes = sorted({int(size) for size in given.sizes.split(",")})
-    options = Options(sizes, given.k, given.questions, given.rounds, given.seconds, names, caps)
+    options = Options(sizes, given.k, given.questions, given.rounds, given.seconds, names, caps, given.near)
     end_on_signals()
     texts = None
     if not given.random:
@@ -1269,7 +1276,8 @@ def run(texts: Any, options: Options, out: Path, parent: Path | None) -> None:
     sizes: dict[int, list[dict[str, Any]]] = {}
     with temporary_server(parent) as (home, url):
         stored = home / "vectors.npy"
-        questions = write_vectors(stored, texts, options.questions, options.sizes[-1])
+        both = write_vectors(stored, texts, 2 * options.questions, options.sizes[-1], near=options.near)
+        questions, others = both[: options.questions], both[options.questions :]
         packages = sorted({package for name in options.names for package in BY_NAME[name].packages})
         facts = machine_facts(packages, url)
         if texts is None:
@@ -1278,7 +1286,12 @@ def run(texts: Any, options: Options, out: Path, parent: Path | None) -> None:
         else:
             facts["vectors"] = (
                 f"fake embeddings of {len(texts.passages):,} real passages, repeated with normal noise"
-                f" (sigma {SIGMA} a component), then of length 1; {len(texts.questions):,} questions of sets"
+                f" (sigma {SIGMA} a component), then of length 1; asked: "
+                + (
+                    "noisy copies of stored ones"
+                    if options.near
+                    else f"{len(texts.questions):,} questions of sets, pieces of passages"
+                )
             )
             facts["sources"] = list(texts.sources)
             if len(texts.sources) == 1:
@@ -1287,7 +1300,7 @@ def run(texts: Any, options: Options, out: Path, parent: Path | None) -> None:
             folder = home / f"size-{rows}"
             folder.mkdir()
             place = Place(folder, home, url, stored, rows, min(options.k, rows))
-            sizes[rows] = one_size(place, questions, options)
+            sizes[rows] = one_size(place, questions, others, options)
             add_ratios(sizes[rows])
             drop_databases(url)
         facts["load_average_at_end"] = [round(value, 2) for value in os.getloadavg()]

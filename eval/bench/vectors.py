@@ -121,11 +121,11 @@ def pick_questions(texts: Texts, count: int) -> list[str]:
     return both
 
 
-def write_vectors(path: Path, texts: Texts | None, questions: int, rows: int) -> Any:
+def write_vectors(path: Path, texts: Texts | None, questions: int, rows: int, near: bool = False) -> Any:
     """Writes `rows` vectors of length one as .npy; the vectors of the questions. No texts: random vectors.
 
     Real vectors are repeated in a shuffled order, each time with other noise. The first rows are the same for
-    every number of rows.
+    every number of rows. `near` makes questions of passages instead of questions.
     """
     np: Any = importlib.import_module("numpy")
     base: Any = None
@@ -136,10 +136,13 @@ def write_vectors(path: Path, texts: Texts | None, questions: int, rows: int) ->
         base = np.array(embedder.embed_documents(texts.passages), dtype=np.float32)
         base = base[np.linalg.norm(base, axis=1) > 0]
         base = base[np.random.default_rng(SEED).permutation(len(base))]
-        asked = np.array(
-            [embedder.embed_query(question) for question in pick_questions(texts, questions)], np.float32
-        )
-        asked += SIGMA * np.random.default_rng(SEED + 1).standard_normal(asked.shape, dtype=np.float32)
+        if near:
+            asked = base[np.random.default_rng(SEED + 2).integers(0, len(base), questions)]
+        else:
+            asked = np.array(
+                [embedder.embed_query(question) for question in pick_questions(texts, questions)], np.float32
+            )
+        asked = asked + SIGMA * np.random.default_rng(SEED + 1).standard_normal(asked.shape, dtype=np.float32)
     stored = np.lib.format.open_memmap(path, "w+", np.float32, (rows, DIMENSIONS))
     for number, start in enumerate(range(0, rows, _BLOCK)):
         block = np.random.default_rng([SEED, number]).standard_normal((_BLOCK, DIMENSIONS), dtype=np.float32)
