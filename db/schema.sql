@@ -158,6 +158,8 @@ create table if not exists rag.embeddings (
     unique (chunk_id, embedding_provider, embedding_model, embedding_dim)
 );
 alter table rag.embeddings alter column embedding_half set storage plain;
+-- the vector goes out of the row, short texts such as scope do not
+alter table rag.embeddings set (toast_tuple_target = 4080);
 
 comment on table rag.embeddings is
 'Vectors of chunks; several providers side by side, retrieval reads one (provider, model, dim).';

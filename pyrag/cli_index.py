@@ -226,7 +226,7 @@ def _create_or_nothing(session: IndexSession) -> None:
 
 
 def _check(database: Database, index: Index, questions: int) -> None:
-    note(f"comparing {questions} stored vectors, and points between them, with the exact scan …")
+    note(f"comparing up to {questions} stored vectors, and points between them, with the exact scan …")
     if not database.check_index_recall(index, questions, TOP_K):
         note("there are too few vectors to compare")
 

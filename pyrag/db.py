@@ -596,6 +596,11 @@ def translate_error(error: psycopg.Error) -> PyragError:
         return SchemaNotInitialized(
             f"The database schema does not fit this version of pyrag: {message}", hint="Run: rag db init"
         )
+    if state == "2BP01":
+        return InternalError(
+            f"{message}: {error.diag.message_detail}",
+            hint="Keep the definition of what depends on it, drop that, run the command again, make it anew.",
+        )
     if state == "42501":
         return InternalError(
             f"The database refuses: {message}",

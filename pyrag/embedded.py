@@ -519,6 +519,8 @@ def _settings() -> dict[str, str]:
         "maintenance_work_mem": f"{max(64, min(memory // 16, 512))}MB",
         "max_connections": "100",
         "max_parallel_workers_per_gather": f"{min(4, (os.cpu_count() or 1) // 2)}",
+        # all searches together: more workers than cores make each of them slower
+        "max_parallel_workers": f"{max(1, (os.cpu_count() or 1) - 1)}",
         "random_page_cost": "1.1",
         "jit": "off",
         "log_checkpoints": "off",

@@ -167,7 +167,9 @@ def filled(server: Server, template: str) -> Iterator[Connection]:
                 for chunk, vector in zip(chunks, make(np.random.default_rng(number)), strict=True):
                     copy.write_row([chunk, kind, "m", DIM, PgVector(vector), None])
         connection.execute(
-            "update rag.embeddings as e set scope = c.scope from rag.chunks as c where c.id = e.chunk_id"
+            # every seventh as an insert of the contract's columns leaves it
+            "update rag.embeddings as e set scope = c.scope from rag.chunks as c"
+            " where c.id = e.chunk_id and c.id % 7 > 0"
         )
         connection.execute("analyze")
         yield connection

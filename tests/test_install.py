@@ -20,8 +20,9 @@ from psycopg import sql
 
 from pyrag import __version__
 from pyrag import install as install_module
+from pyrag.db import Database
 from pyrag.embedded import EmbeddedServer
-from pyrag.errors import DatabaseUnavailable, SchemaNotInitialized
+from pyrag.errors import DatabaseUnavailable, InternalError, SchemaNotInitialized
 from pyrag.install import InstallReport, check_installed, install, is_older, sql_files
 from pyrag.paths import data_path
 
@@ -621,10 +622,37 @@ def test_the_migration_keeps_the_grants_on_the_table_it_copies(first_version: Co
         )
         before = rows(first_version, query)
         assert len(before) == 4
+        first_version.execute(sql.SQL("alter table rag.embeddings owner to {}").format(name))
         install(first_version)
-        assert rows(first_version, query) == before
+        owners = rows(
+            first_version,
+            "select distinct c.relowner::regrole::text from pg_class as c where c.oid in"
+            " ('rag.embeddings'::regclass, 'rag.embeddings_id_seq'::regclass, 'rag.index_checks'::regclass)",
+        )
+        assert owners == [(f'"{role.replace(chr(34), chr(34) * 2)}"',)]
+        allowed = rows(
+            first_version,
+            "select has_table_privilege('public', t, 'select'), has_table_privilege('public', t, 'insert')"
+            " from unnest(array['rag.embeddings', 'rag.index_checks']) as t",
+        )
+        assert allowed == [(True, False), (True, False)], "who may read the vectors may read the checks"
     finally:
-        first_version.execute(sql.SQL("drop owned by {0}; drop role {0}").format(name))
+        first_version.execute(
+            sql.SQL("reassign owned by {0} to current_user; drop owned by {0}; drop role {0}").format(name)
+        )
+
+
+def test_what_depends_on_a_table_that_a_migration_copies_is_named(
+    first_version: Connection, empty_url: str
+) -> None:
+    first_version.execute("create view public.mine as select chunk_id from rag.embeddings")
+    before = data(first_version)
+    with pytest.raises(InternalError, match=r"view mine depends on table rag\.embeddings") as refused:
+        Database(empty_url).install()
+    assert "CASCADE" not in refused.value.hint
+    assert "Keep the definition" in refused.value.hint
+    assert data(first_version) == before
+    assert installed(first_version)["schema_version"] == 1
 
 
 def test_a_migration_is_applied_once(connection: Connection, copied_db: Path) -> None:

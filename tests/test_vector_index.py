@@ -198,7 +198,7 @@ def test_create_status_and_drop_tell_what_they_did(bare: Rag, sql: Connection) -
         second,
     )
     assert "searches stay exact below about 10000 vectors" in made.stderr
-    assert "comparing 100 stored vectors, and points between them, with the exact scan" in made.stderr
+    assert "comparing up to 100 stored vectors, and points between them, with the exact scan" in made.stderr
     assert "maintenance_work_mem" not in made.stderr
 
     shown = ok(bare("db", "index", "status")).stdout

@@ -437,6 +437,14 @@ begin atomic
         or (c.scope, c.owner) is distinct from (d.scope, d.owner)
     union all
     select
+        'vector and document differ in scope or owner',
+        d.relative_path || ' ' || c.chunk_index
+    from rag.documents as d
+    inner join rag.chunks as c on d.id = c.document_id
+    inner join rag.embeddings as e on c.id = e.chunk_id
+    where e.scope <> coalesce(d.scope, d.vault_path) or e.owner is distinct from d.owner
+    union all
+    select
         'a document lacks vectors of the run that embedded it last',
         d.relative_path
     from rag.documents as d
@@ -498,6 +506,6 @@ end;
 
 comment on function rag.find_inconsistencies() is
 'What does not fit together in the database; no row means that all does: chunks numbered without
-gaps and like their document, each document with all vectors of the run that embedded it last,
+gaps and like their document, vectors likewise, each document with all vectors of the run that embedded it last,
 counters of runs equal to the sums of their items, no run without a process. Example:
 select * from rag.find_inconsistencies();';

@@ -68,11 +68,11 @@ begin atomic
             or e.scope = p_vault
             or (
                 e.scope is null
-                and e.chunk_id in (
-                    select c.id
-                    from rag.documents as d
-                    inner join rag.chunks as c on d.id = c.document_id
-                    where d.vault_path = p_vault and c.scope is null
+                and exists (
+                    select 1
+                    from rag.chunks as c
+                    inner join rag.documents as d on c.document_id = d.id
+                    where c.id = e.chunk_id and d.vault_path = p_vault
                 )
             )
         )
@@ -468,7 +468,7 @@ begin
         v_ids := array(
             select c.embedding_id
             from rag.list_index_candidates(
-                v_half, p_provider, p_model, p_dim, p_filter, p_top_k + 10, 80 + 4 * p_top_k
+                v_half, p_provider, p_model, p_dim, p_filter, p_top_k + 10, 100 + 6 * p_top_k
             ) as c
         );
         if cardinality(v_ids) < p_top_k then
@@ -496,7 +496,7 @@ begin
     if v_scan = 'exact' then
         v_proven := v_last is null or coalesce(v_kth < v_last - rag.half_error(), false);
         if not v_proven then
-            select array_agg(c.embedding_id) into v_ids
+            select coalesce(array_agg(c.embedding_id), '{}') into v_ids
             from rag.list_candidates(
                 v_half, p_provider, p_model, p_dim, p_filter, v_kth + rag.half_error()
             ) as c;

@@ -66,8 +66,8 @@ begin atomic
             when least(s.recall, b.recall) < 0.95
                 then format(
                     'The approximate index found only %s of the true neighbours when it was'
-                    ' checked: let it look at more rows (alter database ... set hnsw.ef_search'
-                    ' = 400; rag db index status --check), or drop it (rag db index drop).',
+                    ' checked: let it look at more rows (hnsw.ef_search, see operations.md), or'
+                    ' drop it (rag db index drop).',
                     round(least(s.recall, b.recall)::numeric, 3)
                 )
         end as warning
@@ -198,7 +198,8 @@ begin
     )
     select
         m.embedding_provider, m.embedding_model, m.embedding_dim, m.asked, m.questions, p_top_k,
-        m.recall, greatest(0, w.centre - w.half_width), least(1, w.centre + w.half_width)
+        m.recall, greatest(0, w.centre - w.half_width),
+        greatest(m.recall, least(1, w.centre + w.half_width))
     from means as m
     cross join lateral (
         select
