@@ -464,7 +464,7 @@ def test_memory_fits_the_machine_and_nothing_is_risked_for_speed(home: Path, new
     buffers = one(url, sql)
     assert isinstance(buffers, int)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-    assert 128 <= buffers <= max(128, min(2048, machine // 4))
+    assert 128 <= buffers <= max(128, min(8192, machine // 4))
     for name, value in (("fsync", "on"), ("synchronous_commit", "on"), ("jit", "off"), ("work_mem", "32MB")):
         assert one(url, f"show {name}") == value
 
