@@ -1,9 +1,9 @@
-"""The progress bar of a run: on stderr, and only when that is a terminal."""
+"""The progress bars of a run and of an evaluation: on stderr, and only when that is a terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,20 @@ def progress_bar() -> Iterator[Progress]:
         transient=True,
     ) as bars:
         yield _Bar(bars, bars.add_task("scanning", total=None, chunks=0, rate=""))
+
+
+@contextmanager
+def question_bar(total: int) -> Iterator[Callable[[], None]]:
+    """A bar that the given function moves on by one question; silent off a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+    with RichProgress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("asking", total=total)
+        yield lambda: bars.advance(task)
 
 
 class _Bar:
