@@ -353,7 +353,7 @@ class Database:
             try:
                 database.install()
             except SchemaNotInitialized as error:
-                hint = "Ask an administrator to run in database template1: create extension vector;"
+                hint = error.hint.replace(f"run in {name}", "run in template1")  # this one is gone by then
                 raise InvalidConfiguration(error.message, hint=hint) from None
             yield database
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 from pyrag.ingest import Progress, Silent
@@ -39,9 +40,10 @@ def progress_bar() -> Iterator[Progress]:
 
 @contextmanager
 def question_bar(total: int) -> Iterator[Callable[[], None]]:
-    """A bar that the given function moves on by one question; silent off a terminal."""
+    """A bar that the given function moves on by one question; off a terminal a line every 500 questions."""
     if not sys.stderr.isatty():
-        yield lambda: None
+        numbers = count(1)
+        yield lambda: _line_at(next(numbers), total)
         return
     from rich.console import Console
     from rich.progress import Progress as RichProgress
@@ -49,6 +51,11 @@ def question_bar(total: int) -> Iterator[Callable[[], None]]:
     with RichProgress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("asking", total=total)
         yield lambda: bars.advance(task)
+
+
+def _line_at(number: int, total: int) -> None:
+    if number % 500 == 0 and number < total:
+        print(f"asked {number} of {total} questions", file=sys.stderr, flush=True)
 
 
 class _Bar:
