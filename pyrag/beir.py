@@ -525,7 +525,10 @@ def sign_test(wins: int, losses: int) -> float:
     How likely a fair coin falls at least as unevenly (Conover, Practical Nonparametric Statistics, 3.4).
     """
     total = wins + losses
-    tail = sum(math.comb(total, count) for count in range(min(wins, losses) + 1))
+    tail = ways = 1  # to choose none of them, then one, two, …
+    for count in range(1, min(wins, losses) + 1):
+        ways = ways * (total - count + 1) // count
+        tail += ways
     return min(1.0, 2 * tail / (1 << total))
 
 
