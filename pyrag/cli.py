@@ -12,16 +12,26 @@ import typer
 from typer.core import TyperGroup
 
 from pyrag import __version__
-from pyrag.cli_common import EXIT_INTERRUPTED, JsonOption, configuration, given_path, note, print_json, shown
+from pyrag.cli_common import (
+    EXIT_INTERRUPTED,
+    JsonOption,
+    configuration,
+    given_path,
+    note,
+    print_citations,
+    print_head,
+    print_json,
+    service_of,
+    shown,
+)
 from pyrag.cli_db import db_app
+from pyrag.cli_eval import evaluate
 from pyrag.cli_ingest import chunk, ingest, watch
 from pyrag.cli_ledger import forget, runs_app, status, vault_app
 from pyrag.errors import InvalidRequest, PyragError
 
 if TYPE_CHECKING:
-    from pyrag.evaluation import Outcome
-    from pyrag.schemas import AskResponse, Filter, RetrievalEvent
-    from pyrag.service import Service
+    from pyrag.schemas import Filter
 
 
 class _Group(TyperGroup):
@@ -65,6 +75,7 @@ app.command("forget", epilog="Example: rag forget ~/notes/private --yes")(forget
 app.add_typer(vault_app, name="vault")
 app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
+app.command("eval", epilog="Example: rag eval --answers\n\nOr: rag eval --beir FOLDER --sample 200")(evaluate)
 
 TopKOption = Annotated[
     int | None,
@@ -146,7 +157,7 @@ def embeddings_warmup(ctx: typer.Context) -> None:
     print(f"{embedder.model} of provider {embedder.provider} is ready: nothing to download")
 
 
-# Search, ask, eval -------------------------------------------------------------------------------
+# Search and ask -------------------------------------------------------------------------------
 
 
 @app.command("search", epilog="Example: rag search '客户 P1 工单应该怎么升级？' --top-k 3")
@@ -163,7 +174,7 @@ def search(
 ) -> None:
     """Show the chunks nearest to a question, best first."""
     wanted = _filter(vault, path, tag, all_tags, updated_after)
-    response = _service(ctx, query).search(query, top_k, wanted)
+    response = service_of(ctx, query).search(query, top_k, wanted)
     if as_json:
         print_json(response.model_dump())
         return
@@ -200,7 +211,7 @@ def ask(
     from pyrag.schemas import AskResponse, RetrievalEvent, TokenEvent
 
     wanted = _filter(vault, path, tag, all_tags, updated_after)
-    service = _service(ctx, question)
+    service = service_of(ctx, question)
     if as_json:
         print_json(service.ask(question, top_k, fallback, wanted).model_dump())
         return
@@ -210,7 +221,7 @@ def ask(
         with closing(service.answer(asked, stream=True)) as events:
             for event in events:
                 if isinstance(event, RetrievalEvent):
-                    _print_head(event, service.settings.threshold)
+                    print_head(event, service.settings.threshold)
                 elif isinstance(event, TokenEvent):
                     begun = True
                     text = event.token.replace("\r\n", "\n")
@@ -218,7 +229,7 @@ def ask(
                 elif isinstance(event, AskResponse):
                     begun = False
                     print()
-                    _print_citations(event)
+                    print_citations(event)
     finally:
         if begun:
             print("\n\n[broken off: the text above is not an answer]", flush=True)
@@ -266,115 +277,6 @@ def serve(
         arguments += ["--bind", address]
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "gunicorn", *arguments], environment)
-
-
-@app.command("eval", epilog="Example: rag eval --answers")
-def evaluate(
-    ctx: typer.Context,
-    questions: Annotated[
-        Path | None, typer.Option(help="YAML file of questions; default eval/questions.yaml.", metavar="FILE")
-    ] = None,
-    answers: Annotated[bool, typer.Option("--answers", help="Print each answer with its citations.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask all questions with known answers; exit 1 if one comes out wrong (`hard` ones do not count).
-
-    The questions of eval/questions.yaml are about samples/acme-vault: the index should hold that vault alone.
-    """
-    from pyrag.evaluation import evaluate as run_evaluation
-    from pyrag.evaluation import load_questions
-    from pyrag.paths import data_path
-
-    service = _service(ctx)
-    loaded = load_questions(questions or data_path("eval") / "questions.yaml")
-    threshold = service.settings.threshold
-
-    def show(outcome: Outcome) -> None:
-        if as_json:
-            return
-        if answers:
-            print(f"Q: {outcome.question.question}")
-            _print_answer(outcome.response, threshold)
-            print(f"{_verdict(outcome)}\n")
-        else:
-            print(f"{_verdict(outcome)}  {outcome.question.id}: {outcome.question.question}")
-
-    outcomes = run_evaluation(service, loaded, show)
-    counted = [outcome for outcome in outcomes if not outcome.question.hard]
-    misses = [outcome for outcome in counted if not outcome.right]
-    if as_json:
-        print_json(
-            {
-                "threshold": threshold,
-                "counted": len(counted),
-                "misses": len(misses),
-                "questions": [
-                    {
-                        **outcome.question.model_dump(),
-                        "mode": outcome.response.mode,
-                        "first_source": outcome.first_source,
-                        "confidence": outcome.response.confidence,
-                        "right": outcome.right,
-                    }
-                    for outcome in outcomes
-                ],
-            }
-        )
-    else:
-        hard = [outcome for outcome in outcomes if outcome.question.hard]
-        print(f"{len(counted) - len(misses)} of {len(counted)} right at threshold {threshold:.2f}", end="")
-        right = sum(outcome.right for outcome in hard)
-        print(f"; hard ones, not counted: {right} of {len(hard)} right" if hard else "")
-    if misses:
-        raise typer.Exit(1)
-
-
-def _verdict(outcome: Outcome) -> str:
-    question, response = outcome.question, outcome.response
-    word = "right" if outcome.right else "hard " if question.hard else "WRONG"
-    got = f"{response.mode} {outcome.first_source or ''}".strip()
-    text = f"{word}  {response.confidence:.4f}  {got}"
-    if not outcome.right:
-        text += f"  (expected {question.expected_mode} {', '.join(question.expected_sources)}".rstrip() + ")"
-    return text
-
-
-def _print_answer(response: AskResponse, threshold: float) -> None:
-    _print_head(response, threshold)
-    print("\n".join(shown(line) for line in response.answer.split("\n")))
-    _print_citations(response)
-
-
-def _print_head(reply: RetrievalEvent | AskResponse, threshold: float) -> None:
-    print(
-        f"mode: {reply.mode}   confidence: {reply.confidence:.4f}   threshold: {threshold:.2f}"
-        f"   scan: {reply.scan}\n"
-    )
-
-
-def _print_citations(response: AskResponse) -> None:
-    if response.mode == "rag" and response.reason:
-        note(f"warning: {'not grounded' if not response.grounded else 'not complete'}: {response.reason}")
-    if response.removed_citations:
-        note(f"warning: removed citations of sources that do not exist: {response.removed_citations}")
-    if response.citations:
-        print("\ncitations:")
-    for number, citation in enumerate(response.citations, start=1):
-        print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}")
-        if citation.heading:
-            print(f"    {shown(citation.heading)}")
-    unused = [number for number, each in enumerate(response.citations, start=1) if not each.cited]
-    if unused and response.mode == "rag":
-        print(f"\nnot cited in the answer: {', '.join(f'[{number}]' for number in unused)}")
-
-
-def _service(ctx: typer.Context, question: str | None = None) -> Service:
-    from pyrag.service import Service, check_question, open_database
-
-    if question is not None:
-        check_question(question)
-    settings = configuration(ctx).settings
-    return Service(settings, open_database(settings, note))
 
 
 def _filter(

@@ -1,4 +1,4 @@
-"""What all commands use: configuration, notes on stderr, JSON, text that cannot steer a terminal."""
+"""What all commands use: configuration, service, notes on stderr, JSON, text that cannot steer a terminal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pyrag.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyrag.config import Configuration
+    from pyrag.schemas import AskResponse, RetrievalEvent
+    from pyrag.service import Service
 
 EXIT_USAGE = 2
 EXIT_FAILED_FILES = 3
@@ -33,6 +35,16 @@ def configuration(ctx: typer.Context, **options: str | None) -> Configuration:
     for warning in loaded.warnings:
         note(f"warning: {warning}")
     return loaded
+
+
+def service_of(ctx: typer.Context, question: str | None = None) -> Service:
+    """The service of this call's configuration; a question is checked before any database is opened."""
+    from pyrag.service import Service, check_question, open_database
+
+    if question is not None:
+        check_question(question)
+    settings = configuration(ctx).settings
+    return Service(settings, open_database(settings, note))
 
 
 def note(text: str) -> None:
@@ -67,3 +79,28 @@ def given_path(path: str) -> Path:
             why = str(error)
     name = path.encode("utf-8", "backslashreplace").decode()
     raise InvalidRequest(f"path {name!r} {why}", hint="Name a vault, or a folder or note in one.")
+
+
+def print_head(reply: RetrievalEvent | AskResponse, threshold: float) -> None:
+    """The first line of a reply: mode, confidence, threshold, scan."""
+    print(
+        f"mode: {reply.mode}   confidence: {reply.confidence:.4f}   threshold: {threshold:.2f}"
+        f"   scan: {reply.scan}\n"
+    )
+
+
+def print_citations(response: AskResponse) -> None:
+    """The citations of an answer, after what is to be said about it on stderr."""
+    if response.mode == "rag" and response.reason:
+        note(f"warning: {'not grounded' if not response.grounded else 'not complete'}: {response.reason}")
+    if response.removed_citations:
+        note(f"warning: removed citations of sources that do not exist: {response.removed_citations}")
+    if response.citations:
+        print("\ncitations:")
+    for number, citation in enumerate(response.citations, start=1):
+        print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}")
+        if citation.heading:
+            print(f"    {shown(citation.heading)}")
+    unused = [number for number, each in enumerate(response.citations, start=1) if not each.cited]
+    if unused and response.mode == "rag":
+        print(f"\nnot cited in the answer: {', '.join(f'[{number}]' for number in unused)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import socket
 import struct
 import sys
@@ -24,6 +26,7 @@ from pyrag.config import mask_password
 from pyrag.errors import (
     DatabaseUnavailable,
     InternalError,
+    InvalidConfiguration,
     InvalidRequest,
     Overloaded,
     PyragError,
@@ -52,6 +55,7 @@ _NOT_INSTALLED = {"3F000", "42P01", "42883"}  # schema, table, function missing
 _UNAVAILABLE = ("08", "57P")  # connection lost, server shutting down
 _CONNECT_TIMEOUT_SECONDS = 5
 _POOL_TIMEOUT_SECONDS = 2  # longest wait for a connection of the pool
+THROWAWAY_PREFIX = "pyrag_eval_"  # of the names of databases that `Database.throwaway` makes
 _RECONNECT_SECONDS = 1  # a failed attempt is not repeated for longer: the next request tries again
 
 
@@ -333,6 +337,39 @@ class Database:
                 )
             connection.execute("set statement_timeout = 0")
             yield IndexSession(connection, index, name)
+
+    @contextmanager
+    def throwaway(self, pool_size: int = 2) -> Iterator[Database]:
+        """A new database with schema `rag` on the same server, dropped at the end of the block in any case.
+
+        Raises `InvalidConfiguration` when the role of the URL may not create databases or install pgvector.
+        """
+        name = f"{THROWAWAY_PREFIX}{secrets.token_hex(6)}"
+        database = Database(_url_of_other(self.url, name), pool_size, embedded=self.embedded)
+        self.ping()
+        try:
+            with self._connection() as connection:
+                _create_database(connection, name)
+            try:
+                database.install()
+            except SchemaNotInitialized as error:
+                hint = error.hint.replace(f"run in {name}", "run in template1")  # this one is gone by then
+                raise InvalidConfiguration(error.message, hint=hint) from None
+            yield database
+        finally:
+            database.close()
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        statement = sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+        try:
+            with self._connection() as connection:
+                connection.execute(statement)
+        except PyragError as error:
+            raise InternalError(
+                f"The throw-away database {name} could not be dropped: {error.message}",
+                hint=f"Drop it yourself: drop database if exists {name} with (force)",
+            ) from None
 
     @contextmanager
     def ingest_session(self) -> Iterator[IngestSession]:
@@ -618,6 +655,46 @@ def translate_error(error: psycopg.Error) -> PyragError:
     if state.startswith("22"):
         return InvalidRequest(f"The database refused a value: {message}", hint=hint)
     return InternalError(f"The database reports {state}: {message}", hint=hint)
+
+
+def _create_database(connection: psycopg.Connection[Any], name: str) -> None:
+    """An empty database in UTF-8, with the locale of the connection's own.
+
+    For a role that may not install pgvector it is a copy of template1, where an administrator can put it.
+    """
+    row = connection.execute(
+        "select d.datcollate, d.datctype, current_user, r.rolsuper or exists ("
+        "select 1 from pg_available_extension_versions as v where v.name = 'vector' and v.trusted)"
+        " from pg_database as d join pg_roles as r on r.rolname = current_user"
+        " where d.datname = current_database()"
+    ).fetchone()
+    assert row is not None
+    collate, ctype, user, installs = row
+    try:
+        if not installs:
+            connection.execute(sql.SQL("create database {} template template1").format(sql.Identifier(name)))
+            return
+        connection.execute(
+            sql.SQL("create database {} template template0 encoding 'UTF8' lc_collate {} lc_ctype {}").format(
+                sql.Identifier(name), sql.Literal(collate), sql.Literal(ctype)
+            )
+        )
+    except psycopg.errors.InsufficientPrivilege:
+        raise InvalidConfiguration(
+            f"The database user {user} may not create databases; this needs one, and drops it afterwards.",
+            hint="Let an administrator run: alter role"
+            f" {sql.Identifier(user).as_string(connection)} createdb\n"
+            "or remove DATABASE_URL to use the embedded server.",
+        ) from None
+
+
+def _url_of_other(url: str, name: str) -> str:
+    """The URL of another database on the same server; a name given as a parameter goes too."""
+    start, _, query = url.partition("?")
+    match = re.match(r"\w+://[^/]*", start)
+    assert match is not None
+    left = [part for part in query.split("&") if part and not part.startswith("dbname=")]
+    return f"{match[0]}/{name}" + ("?" + "&".join(left) if left else "")
 
 
 def _unreachable(url: str, embedded: bool, error: psycopg.Error) -> DatabaseUnavailable:

@@ -1,10 +1,11 @@
-"""The progress bar of a run: on stderr, and only when that is a terminal."""
+"""The progress bars of a run and of an evaluation: on stderr, and only when that is a terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 from pyrag.ingest import Progress, Silent
@@ -35,6 +36,26 @@ def progress_bar() -> Iterator[Progress]:
         transient=True,
     ) as bars:
         yield _Bar(bars, bars.add_task("scanning", total=None, chunks=0, rate=""))
+
+
+@contextmanager
+def question_bar(total: int) -> Iterator[Callable[[], None]]:
+    """A bar that the given function moves on by one question; off a terminal a line every 500 questions."""
+    if not sys.stderr.isatty():
+        numbers = count(1)
+        yield lambda: _line_at(next(numbers), total)
+        return
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+    with RichProgress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("asking", total=total)
+        yield lambda: bars.advance(task)
+
+
+def _line_at(number: int, total: int) -> None:
+    if number % 500 == 0 and number < total:
+        print(f"asked {number} of {total} questions", file=sys.stderr, flush=True)
 
 
 class _Bar:
