@@ -18,7 +18,7 @@ create table if not exists rag.install (
     pyrag_version text,
     installed_at timestamptz not null default now()
 );
-insert into rag.install (schema_version) values (2) on conflict do nothing;
+insert into rag.install (schema_version) values (3) on conflict do nothing;
 
 comment on table rag.install is
 'One row: which version of the tables and functions this database has.';
@@ -106,6 +106,7 @@ create table if not exists rag.chunks (
     updated_at timestamptz not null default now(),
     owner uuid,
     scope text,
+    has_terms boolean not null default false,
     unique (document_id, chunk_index)
 );
 
@@ -132,6 +133,8 @@ comment on column rag.chunks.created_at is 'When the chunk was stored.';
 comment on column rag.chunks.updated_at is 'When the chunk was last changed.';
 comment on column rag.chunks.owner is 'Copy of the document''s owner.';
 comment on column rag.chunks.scope is 'Copy of the document''s scope.';
+comment on column rag.chunks.has_terms is
+'Whether rag.chunk_terms has it; if not, a lexical search makes its terms on the spot.';
 
 -- the columns that the exact scan reads come first: a tenth of its time
 create table if not exists rag.embeddings (
@@ -213,6 +216,53 @@ comment on column rag.index_checks.recall is
 'Share of the true neighbours that the index found, from 0 to 1.';
 comment on column rag.index_checks.recall_low is 'Lower end of its 95 % interval.';
 comment on column rag.index_checks.recall_high is 'Upper end of its 95 % interval.';
+
+-- Terms of chunks, for the lexical search -----------------------------------------------------------
+
+create table if not exists rag.chunk_terms (
+    id bigint primary key,
+    chunk_id bigint unique references rag.chunks (id) on delete set null,
+    scope text not null,
+    owner uuid,
+    terms public.sparsevec(1000000000) not null
+);
+-- in the row as long as it fits a page, and not compressed: every lexical search reads all of them
+alter table rag.chunk_terms alter column terms set storage external;
+alter table rag.chunk_terms set (toast_tuple_target = 8160);
+
+comment on table rag.chunk_terms is
+'The terms of each chunk as a sparse vector: what a lexical search reads. A row without a chunk is
+what is left of a deleted one until rag.count_terms() has taken it out of rag.term_counts.';
+comment on column rag.chunk_terms.id is 'The chunk''s id, kept when the chunk is gone.';
+comment on column rag.chunk_terms.chunk_id is 'The chunk; null when it has been deleted.';
+comment on column rag.chunk_terms.scope is
+'Whose statistics it counts in: the scope of the document, else its vault''s path.';
+comment on column rag.chunk_terms.owner is 'Copy of the document''s owner.';
+comment on column rag.chunk_terms.terms is
+'At the dimension of each term (a hash) its weight in the chunk, from 1 to 15; see rag.weigh_terms.';
+
+create table if not exists rag.uncounted_terms (
+    id bigint primary key
+);
+
+comment on table rag.uncounted_terms is
+'Rows of rag.chunk_terms that rag.term_counts does not have in it yet; searches add them themselves.';
+comment on column rag.uncounted_terms.id is 'The row of rag.chunk_terms.';
+
+create table if not exists rag.term_counts (
+    dim integer not null,
+    scope text not null,
+    chunks bigint not null,
+    primary key (dim, scope)
+);
+
+comment on table rag.term_counts is
+'In how many chunks of a scope each term occurs, for idf; read it through rag.term_statistics, which
+adds what is not counted yet. Written by rag.count_terms() alone.';
+comment on column rag.term_counts.dim is
+'Dimension of the term, rag.term_dim(term); 0 stands for all chunks of the scope.';
+comment on column rag.term_counts.scope is 'As rag.chunk_terms.scope.';
+comment on column rag.term_counts.chunks is 'Number of chunks.';
 
 -- Ingest runs -------------------------------------------------------------------------------------
 
@@ -312,6 +362,10 @@ comment on column rag.ingest_run_items.updated_at is 'When the row last changed.
 create index if not exists idx_documents_content_hash on rag.documents (content_hash);
 create index if not exists idx_chunks_relative_path on rag.chunks (relative_path);
 create index if not exists idx_chunks_content_hash on rag.chunks (content_hash);
+create index if not exists idx_chunks_without_terms on rag.chunks (id) where not has_terms;
+create index if not exists idx_chunk_terms_without_chunk on rag.chunk_terms (id)
+where chunk_id is null;
+create index if not exists idx_term_counts_none on rag.term_counts (dim) where chunks <= 0;
 create index if not exists idx_embeddings_config
 on rag.embeddings (embedding_provider, embedding_model, embedding_dim);
 create index if not exists idx_embeddings_input_hash on rag.embeddings (input_hash);

@@ -31,7 +31,7 @@ from pyrag.cli_ledger import forget, runs_app, status, vault_app
 from pyrag.errors import InvalidRequest, PyragError
 
 if TYPE_CHECKING:
-    from pyrag.schemas import Filter
+    from pyrag.schemas import Filter, SearchResult
 
 
 class _Group(TyperGroup):
@@ -172,17 +172,22 @@ def search(
     updated_after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the chunks nearest to a question, best first."""
+    """Show the chunks that fit a question best, best first."""
     wanted = _filter(vault, path, tag, all_tags, updated_after)
     response = service_of(ctx, query).search(query, top_k, wanted)
     if as_json:
         print_json(response.model_dump())
         return
-    print(f"confidence {response.confidence:.4f}, {len(response.results)} results, scan {response.scan}")
+    print(
+        f"confidence {response.confidence:.4f}, {len(response.results)} results,"
+        f" retrieval {response.retrieval}, scan {response.scan}"
+    )
     for number, result in enumerate(response.results, start=1):
         print(f"\n[{number}] {result.score:.4f}  {shown(result.source)}")
         if result.heading_path:
             print(f"    {shown(' > '.join(result.heading_path))}")
+        if response.retrieval != "vector":
+            print(f"    {shown(_found_by(result))}")
         print(_excerpt(result.content))
 
 
@@ -221,7 +226,7 @@ def ask(
         with closing(service.answer(asked, stream=True)) as events:
             for event in events:
                 if isinstance(event, RetrievalEvent):
-                    print_head(event, service.settings.threshold)
+                    print_head(event)
                 elif isinstance(event, TokenEvent):
                     begun = True
                     text = event.token.replace("\r\n", "\n")
@@ -307,6 +312,17 @@ def _filter(
             f"--{option.replace('_', '-')}: {why}",
             hint="Example: --path runbooks --tag p1 --updated-after 2026-01-31T00:00:00Z",
         ) from None
+
+
+def _found_by(result: SearchResult) -> str:
+    """Which legs found a chunk, at which place, and by which words."""
+    legs = []
+    if result.lexical_rank is not None:
+        words = ", ".join(result.matched_terms or [])
+        legs.append(f"by words at {result.lexical_rank} (coverage {result.coverage:.2f}): {words}")
+    if result.vector_rank is not None:
+        legs.append(f"by vectors at {result.vector_rank}")
+    return "; ".join(legs)
 
 
 def _excerpt(content: str, lines: int = 6) -> str:

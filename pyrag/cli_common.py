@@ -81,11 +81,11 @@ def given_path(path: str) -> Path:
     raise InvalidRequest(f"path {name!r} {why}", hint="Name a vault, or a folder or note in one.")
 
 
-def print_head(reply: RetrievalEvent | AskResponse, threshold: float) -> None:
-    """The first line of a reply: mode, confidence, threshold, scan."""
+def print_head(reply: RetrievalEvent | AskResponse) -> None:
+    """The first line of a reply: mode, confidence, threshold, retrieval, scan."""
     print(
-        f"mode: {reply.mode}   confidence: {reply.confidence:.4f}   threshold: {threshold:.2f}"
-        f"   scan: {reply.scan}\n"
+        f"mode: {reply.mode}   confidence: {reply.confidence:.4f}   threshold: {reply.threshold:.2f}"
+        f"   retrieval: {reply.retrieval}   scan: {reply.scan}\n"
     )
 
 

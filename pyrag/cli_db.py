@@ -15,6 +15,8 @@ from pyrag.errors import InvalidConfiguration
 if TYPE_CHECKING:
     from pyrag.embedded import EmbeddedServer
 
+_TERMS_AT_ONCE = 2000  # chunks; about a second
+
 db_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -29,11 +31,16 @@ def db_init(ctx: typer.Context) -> None:
     """Create or update the schema `rag`; safe to run again, loses nothing."""
     from pyrag.service import open_database
 
-    report = open_database(configuration(ctx).settings, note).install()
+    database = open_database(configuration(ctx).settings, note)
+    report = database.install()
     done = "created" if report.created else "checked"
     print(f"schema rag {done}: version {report.version}, {report.functions} function files installed")
     for name in report.migrations:
         print(f"migration {name} applied")
+    filled = 0
+    while made := database.fill_terms(_TERMS_AT_ONCE):
+        filled += made
+        note(f"words of {filled} stored chunks indexed")
 
 
 @db_app.command("start", epilog="Example: rag db start")

@@ -101,7 +101,7 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
             return
         if answers:
             print(f"Q: {outcome.question.question}")
-            _print_answer(outcome.response, threshold)
+            _print_answer(outcome.response)
             print(f"{_verdict(outcome)}\n")
         else:
             print(f"{_verdict(outcome)}  {outcome.question.id}: {outcome.question.question}")
@@ -146,8 +146,8 @@ def _verdict(outcome: Outcome) -> str:
     return text
 
 
-def _print_answer(response: AskResponse, threshold: float) -> None:
-    print_head(response, threshold)
+def _print_answer(response: AskResponse) -> None:
+    print_head(response)
     print("\n".join(shown(line) for line in response.answer.split("\n")))
     print_citations(response)
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from pyrag.errors import InvalidConfiguration
+from pyrag.models import Retrieval
 from pyrag.paths import find_repository
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ INGEST_CHUNKS = 1024
 # The fake's 0.20 is held by the questions of eval/questions.yaml, the 0.35 is a start value;
 # the last two are provisional until those providers are built.
 DEFAULT_MIN_SIMILARITY = {"fake": 0.20, "local-qwen3": 0.35, "local-e5": 0.35, "openai-compatible": 0.35}
+
+# As rag.retrieval_defaults: the fake's vectors know no more than words, and those less well than BM25 does.
+DEFAULT_RETRIEVAL: dict[str, Retrieval] = {
+    "fake": "lexical",
+    "local-qwen3": "hybrid",
+    "local-e5": "hybrid",
+    "openai-compatible": "hybrid",
+}
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -155,9 +164,10 @@ class Settings(BaseModel):
         0.5, alias="RAG_MIN_CONFIDENCE",
         description="threshold of calibrated confidence; not used by vector retrieval",
     )  # fmt: skip
-    retrieval: Literal["vector"] = Field(
-        "vector", alias="RAG_RETRIEVAL", description="how chunks are found; this version has vector"
-    )
+    asked_retrieval: Retrieval | None = Field(
+        None, alias="RAG_RETRIEVAL",
+        description="vector, lexical (words) or hybrid (both); unset: the provider's best",
+    )  # fmt: skip
     context_token_budget: int = Field(
         6000, alias="RAG_CONTEXT_TOKEN_BUDGET", ge=100, le=1_000_000,
         description="most cl100k_base tokens of sources given to the model",
@@ -176,6 +186,11 @@ class Settings(BaseModel):
         if self.min_similarity is not None:
             return self.min_similarity
         return DEFAULT_MIN_SIMILARITY[self.embedding_provider]
+
+    @property
+    def retrieval(self) -> Retrieval:
+        """How chunks are found: RAG_RETRIEVAL or what suits the provider best."""
+        return self.asked_retrieval or DEFAULT_RETRIEVAL[self.embedding_provider]
 
 
 _OR_OPTION = {"RAG_VAULT_ENCODING": " or --encoding"}
@@ -215,6 +230,14 @@ class Configuration:
                     "description": field.description,
                 }
             )
+        rows.append(
+            {
+                "variable": "resolved retrieval",
+                "value": self.settings.retrieval,
+                "origin": "RAG_RETRIEVAL" if self.settings.asked_retrieval else "provider",
+                "description": "how chunks are found",
+            }
+        )
         rows.append(
             {
                 "variable": "resolved threshold",

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from pyrag.models import Context, ContextBlock, Hit
+from pyrag.models import Context, ContextBlock, Hit, Neighbours
 from pyrag.tokens import count_tokens, encode, encoding
 
 _TRUNCATED = "[truncated]"
+_LONGEST_OVERLAP = 2000  # characters that a chunk may repeat of the one before: more than its 80 tokens
+_SHORTEST_OVERLAP = 8  # fewer may be the same by chance
 
 
-def pack_context(hits: Sequence[Hit], budget: int, overhead: int = 0) -> Context:
+def pack_context(
+    hits: Sequence[Hit],
+    budget: int,
+    overhead: int = 0,
+    neighbours: Mapping[int, Neighbours] | None = None,
+) -> Context:
     """Numbered blocks of the hits, in their order, in at most `budget` cl100k_base tokens.
 
     `overhead` tokens of the budget are kept free for each block, for what a prompt puts around it.
 
-    Repeated chunks (vault, source, heading_path, content_hash) are left out. A block that does not fit is
-    skipped; if the very first one is too large alone, its content is cut and ends in `[truncated]`.
+    Repeated chunks (vault, source, heading_path, content_hash) are left out, and those that say nearly the
+    same as an earlier block. A block that does not fit is skipped; if the very first one is too large alone,
+    its content is cut and ends in `[truncated]`. What `neighbours` has around a chunk joins its block, in the
+    order of the blocks, while the budget allows.
     """
     blocks: list[ContextBlock] = []
     text = ""
     seen: set[tuple[str, str, tuple[str, ...], str]] = set()
+    placed: set[int | None] = set()
     first = True
     for hit in hits:
         key = (hit.vault_path, hit.source, tuple(hit.heading_path), hit.content_hash)
-        if key in seen:
+        if key in seen or hit.duplicate_of in placed:
             continue
         seen.add(key)
         content = hit.content
@@ -39,8 +49,31 @@ def pack_context(hits: Sequence[Hit], budget: int, overhead: int = 0) -> Context
         first = False
         number = len(blocks) + 1
         blocks.append(ContextBlock(number, hit, _block(number, hit, content), content))
+        placed.add(hit.chunk_id)
         text = candidate
+    room = budget - overhead * len(blocks)
+    for number, block in enumerate(blocks, start=1):
+        beside = (neighbours or {}).get(block.hit.chunk_id)
+        if beside is None or block.content != block.hit.content:
+            continue
+        for before, after in ((None, beside.next), (beside.previous, None)):
+            content = _merged(_merged(before, blocks[number - 1].content), after)
+            widened = ContextBlock(number, block.hit, _block(number, block.hit, content), content)
+            candidate = "\n\n".join(each.text for each in [*blocks[: number - 1], widened, *blocks[number:]])
+            if content != blocks[number - 1].content and count_tokens(candidate) <= room:
+                blocks[number - 1] = widened
+                text = candidate
     return Context(text, tuple(blocks), count_tokens(text))
+
+
+def _merged(first: str | None, second: str | None) -> str:
+    """Two neighbouring chunks as one text: what the second repeats of the first stands there once."""
+    if first is None or second is None:
+        return first or second or ""
+    for size in range(min(len(first), len(second), _LONGEST_OVERLAP), _SHORTEST_OVERLAP - 1, -1):
+        if first.endswith(second[:size]):
+            return first + second[size:]
+    return f"{first}\n\n{second}"
 
 
 def _joined(text: str, block: str) -> str:

@@ -41,8 +41,10 @@ from pyrag.models import (
     EmbeddingInput,
     Hit,
     ManifestEntry,
+    Neighbours,
     OpenItem,
     PlanItem,
+    Retrieval,
     Vector,
 )
 
@@ -145,6 +147,10 @@ class Database:
         with self._connection() as connection:
             return install(connection)
 
+    def fill_terms(self, limit: int) -> int:
+        """`rag.fill_terms`: makes the terms of up to `limit` chunks that have none; how many it made."""
+        return int(self._rows("select rag.fill_terms(%s) as made", [limit])[0]["made"])
+
     def close(self) -> None:
         """Closes the connections of the pool."""
         with self._pool_lock:
@@ -152,25 +158,39 @@ class Database:
         if pool is not None:
             pool.close()
 
-    def search_nearest(
-        self, vector: Vector, index: Index, top_k: int, filter: dict[str, Any] | None = None
+    def retrieve(
+        self,
+        question: str,
+        vector: Vector,
+        index: Index,
+        top_k: int,
+        retrieval: Retrieval,
+        filter: dict[str, Any] | None = None,
     ) -> list[Hit]:
-        """`rag.search_nearest`: the nearest chunks, best first; `filter` as `rag.check_filter` takes it."""
+        """`rag.retrieve`: the chunks that fit a question best; `filter` as `rag.check_filter` takes it."""
         with (
             self._connection(check=True) as connection,
             connection.cursor(row_factory=class_row(Hit)) as cursor,
         ):
             return cursor.execute(
-                "select * from rag.search_nearest(%s::public.vector, %s, %s, %s, %s, %s)",
+                "select * from rag.retrieve(%s, %s::public.vector, %s, %s, %s, %s, %s, %s)",
                 [
+                    question,
                     _vector_text(vector),
                     index.provider,
                     index.model,
                     index.dim,
                     top_k,
                     json.dumps(filter or {}, ensure_ascii=False),
+                    retrieval,
                 ],
             ).fetchall()
+
+    def list_neighbours(self, chunk_ids: Sequence[int]) -> dict[int, Neighbours]:
+        """`rag.list_neighbours`: the text around each of these chunks in its section, by chunk id."""
+        with self._connection() as connection, connection.cursor(row_factory=class_row(Neighbours)) as cursor:
+            rows = cursor.execute("select * from rag.list_neighbours(%s)", [list(chunk_ids)]).fetchall()
+        return {row.chunk_id: row for row in rows}
 
     def decide_mode(
         self, confidence: float | None, threshold: float, fallback: bool, fallback_enabled: bool

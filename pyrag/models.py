@@ -10,6 +10,7 @@ Vector = Sequence[float]
 Action = Literal["add", "change", "move", "delete", "skip", "embed"]
 Mode = Literal["rag", "no_answer", "fallback"]
 Scan = Literal["exact", "index"]  # how the nearest chunks were found
+Retrieval = Literal["vector", "lexical", "hybrid"]  # by vectors, by words, by both
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,11 @@ class EmbeddingInput:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One row of `rag.search_nearest`; `score` is the clamped cosine similarity in [0, 1]."""
+    """One row of `rag.retrieve`; `score` is the clamped cosine similarity in [0, 1].
+
+    A rank is None where that leg did not find the chunk. `lexical_score` is BM25, `coverage` its share (0 to
+    1) of what the question could reach; `duplicate_of` is the id of an earlier hit that says nearly the same.
+    """
 
     chunk_id: int
     vault_path: str
@@ -129,11 +134,27 @@ class Hit:
     metadata: dict[str, Any]
     score: float
     scan: Scan = "exact"
+    vector_rank: int | None = None
+    lexical_rank: int | None = None
+    lexical_score: float | None = None
+    coverage: float | None = None
+    matched_terms: list[str] | None = None
+    fused_score: float | None = None
+    duplicate_of: int | None = None
 
     @property
     def heading(self) -> str:
         """The last element of `heading_path`, or the empty string."""
         return self.heading_path[-1] if self.heading_path else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """A row of `rag.list_neighbours`: the text before and after a chunk in its section, if any."""
+
+    chunk_id: int
+    previous: str | None
+    next: str | None
 
 
 @dataclass(frozen=True, slots=True)

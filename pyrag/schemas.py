@@ -16,7 +16,7 @@ from pydantic import (
     StringConstraints,
 )
 
-from pyrag.models import Mode, Scan
+from pyrag.models import Mode, Retrieval, Scan
 
 MAX_QUESTION = 200_000  # characters
 MAX_FILTER = 4000  # characters of a path or tag in a filter
@@ -126,13 +126,33 @@ class SearchResult(_Reply):
     heading_path: list[str] = Field(description="headings from the outermost to the chunk's own")
     heading: str = Field(description="last element of heading_path, or empty")
     score: float = Field(ge=0, le=1, description="cosine similarity, 0 to 1")
+    vector_rank: int | None = Field(description="place by vectors; null where they did not find it")
+    lexical_rank: int | None = Field(description="place by words; null where they did not find it")
+    lexical_score: float | None = Field(description="BM25 score of the words, from 0")
+    coverage: float | None = Field(
+        description="lexical_score as a share of the highest that the question could reach, 0 to 1"
+    )
+    matched_terms: list[str] | None = Field(description="terms of the question that the chunk has")
 
 
-class SearchResponse(_Reply):
-    """The chunks nearest to a query, best first; `confidence` is the best score, 0.0 without results."""
+class _Retrieved(_Reply):
+    """What every reply says about its retrieval."""
 
-    confidence: float = Field(ge=0, le=1)
-    scan: Scan = Field(description="how the chunks were found: exactly, or by an approximate index")
+    confidence: float = Field(ge=0, le=1, description="best score of the results, 0.0 without any")
+    threshold: float = Field(ge=0, le=1, description="the confidence from which a question is answered")
+    retrieval: Retrieval = Field(description="how chunks are found: by vectors, by words, by both")
+    scan: Scan = Field(description="how the vectors were searched: exactly, or by an approximate index")
+
+
+class _Decided(_Reply):
+    """What follows from a retrieval; a base class, so that it comes first."""
+
+    mode: Mode = Field(description="rag: answered from the sources; no_answer; fallback: general knowledge")
+
+
+class SearchResponse(_Retrieved):
+    """The chunks that fit a query best, best first."""
+
     results: list[SearchResult]
 
 
@@ -145,12 +165,9 @@ class Citation(_Reply):
     cited: bool = Field(description="whether the answer's text cites it")
 
 
-class AskResponse(_Reply):
+class AskResponse(_Retrieved, _Decided):
     """An answer with its sources, an honest `no_answer`, or a `fallback` from general knowledge."""
 
-    mode: Mode
-    confidence: float = Field(ge=0, le=1, description="best score of the retrieval")
-    scan: Scan = Field(description="how the chunks were found: exactly, or by an approximate index")
     answer: str
     citations: list[Citation] = Field(description="the sources given to the model; empty outside mode rag")
     grounded: bool = Field(description="whether the answer rests on cited sources; if not, `reason` says why")
@@ -161,12 +178,9 @@ class AskResponse(_Reply):
     )
 
 
-class RetrievalEvent(_Reply):
+class RetrievalEvent(_Retrieved, _Decided):
     """First event of a stream: what was found and what follows from it."""
 
-    mode: Mode
-    confidence: float
-    scan: Scan
     hits: list[SearchResult]
 
 

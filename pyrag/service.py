@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from pyrag.citing import CitationFilter, says_nothing, why_not_grounded
 from pyrag.config import Settings
@@ -14,7 +15,7 @@ from pyrag.db import Database, Index, IndexStatus
 from pyrag.embeddings import Embedder, build_embedder
 from pyrag.errors import InvalidRequest, LlmUpstreamError
 from pyrag.llm import Llm, build_llm
-from pyrag.models import Context, Decision, Finish, Hit, Mode, Prompt, Scan
+from pyrag.models import Context, Decision, Finish, Hit, Mode, Prompt
 from pyrag.prompts import (
     FENCE_TOKENS,
     answer_prompt,
@@ -82,9 +83,9 @@ class Service:
         return build_llm(self.settings)
 
     def search(self, query: str, top_k: int | None = None, filter: Filter | None = None) -> SearchResponse:
-        """The chunks nearest to a question; confidence is the best score, 0.0 without results."""
+        """The chunks that fit a question best; confidence is the best score, 0.0 without results."""
         hits = self._retrieve(query, top_k, filter)
-        return SearchResponse(confidence=_confidence(hits), scan=_scan(hits), results=_results(hits))
+        return SearchResponse(**self._how(hits), results=_results(hits))
 
     def ask(
         self,
@@ -107,7 +108,7 @@ class Service:
         _ = self.llm
         hits = self._retrieve(question, top_k, filter)
         decision = self.database.decide_mode(
-            hits[0].score if hits else None,
+            _confidence(hits) if hits else None,
             self.settings.threshold,
             fallback,
             self.settings.fallback_enabled,
@@ -119,7 +120,10 @@ class Service:
             text = no_answer_text(question, fallback and not self.settings.fallback_enabled)
             return Asked(question, hits, decision, "no_answer", Context(), None, text)
         budget = self.settings.context_token_budget
-        context = pack_context(hits, budget, FENCE_TOKENS)
+        neighbours = None
+        if self.settings.retrieval != "vector":
+            neighbours = self.database.list_neighbours([hit.chunk_id for hit in hits])
+        context = pack_context(hits, budget, FENCE_TOKENS, neighbours)
         if not context.blocks:
             decision = Decision("no_answer", f"RAG_CONTEXT_TOKEN_BUDGET={budget} holds not one source")
             text = no_room_text(question, budget)
@@ -132,9 +136,8 @@ class Service:
         None comes about twice a second while the model is waited for. Closing the iterator ends the model's
         work at once. Raises the errors of the model; what was yielded before is then not an answer.
         """
-        confidence = _confidence(asked.hits)
-        scan = _scan(asked.hits)
-        yield RetrievalEvent(mode=asked.mode, confidence=confidence, scan=scan, hits=_results(asked.hits))
+        how = self._how(asked.hits)
+        yield RetrievalEvent(mode=asked.mode, **how, hits=_results(asked.hits))
         marks = CitationFilter(len(asked.context.blocks))
         parts = [asked.text]
         finish = Finish()
@@ -172,8 +175,7 @@ class Service:
         cut = _why_cut(finish.reason)
         yield AskResponse(
             mode=asked.mode,
-            confidence=confidence,
-            scan=scan,
+            **how,
             answer=answer,
             citations=[Citation(**each.model_dump(exclude={"number"})) for each in citations],
             grounded=reason is None,
@@ -186,12 +188,25 @@ class Service:
         """What is indexed for the current configuration."""
         return self.database.index_status(self.index)
 
+    def _how(self, hits: list[Hit]) -> dict[str, Any]:
+        """What every reply says about its retrieval."""
+        return {
+            "confidence": _confidence(hits),
+            "threshold": self.settings.threshold,
+            "retrieval": self.settings.retrieval,
+            "scan": hits[0].scan
+            if hits
+            else "exact",  # an index that finds nothing is followed by an exact scan
+        }
+
     def _retrieve(self, question: str, top_k: int | None, filter: Filter | None) -> list[Hit]:
         check_question(question)
-        return self.database.search_nearest(
+        return self.database.retrieve(
+            question,
             self.embedder.embed_query(question),
             self.index,
             self.settings.top_k if top_k is None else top_k,
+            self.settings.retrieval,
             filter.as_json() if filter else None,
         )
 
@@ -238,11 +253,7 @@ def _reason(asked: Asked, answer: str, cited: set[int]) -> str | None:
 
 
 def _confidence(hits: list[Hit]) -> float:
-    return hits[0].score if hits else 0.0
-
-
-def _scan(hits: list[Hit]) -> Scan:
-    return hits[0].scan if hits else "exact"  # an index that finds nothing is followed by an exact scan
+    return max((hit.score for hit in hits), default=0.0)
 
 
 def _results(hits: list[Hit]) -> list[SearchResult]:
@@ -255,6 +266,11 @@ def _results(hits: list[Hit]) -> list[SearchResult]:
             heading_path=hit.heading_path,
             heading=hit.heading,
             score=hit.score,
+            vector_rank=hit.vector_rank,
+            lexical_rank=hit.lexical_rank,
+            lexical_score=hit.lexical_score,
+            coverage=hit.coverage,
+            matched_terms=hit.matched_terms,
         )
         for hit in hits
     ]

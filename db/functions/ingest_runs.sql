@@ -145,6 +145,7 @@ as $$
 begin
     perform rag.running_run(p_run_id);
     perform set_config('synchronous_commit', 'on', true);
+    perform rag.fill_terms();  -- chunks inserted by hand; counts those of this run too
     perform pg_advisory_unlock(rag.run_lock_key(p_run_id)) where rag.run_is_alive(p_run_id);
     return query
     update rag.ingest_runs as r
@@ -155,8 +156,8 @@ end;
 $$;
 
 comment on function rag.end_run(bigint, text, text) is
-'Closes a run and returns its row; all that the run stored is on disk then, also from a session with
-synchronous_commit = off. A part of rag.finish_run and rag.fail_run. Raises RG005.';
+'Closes a run and returns its row; the terms of its chunks are counted, and all that it stored is on
+disk then, also from a session with synchronous_commit = off. A part of rag.finish_run and rag.fail_run. Raises RG005.';
 
 create or replace function rag.finish_run(p_run_id bigint)
     returns setof rag.ingest_runs

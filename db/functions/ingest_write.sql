@@ -249,11 +249,11 @@ begin
 
     insert into rag.chunks as c (
         document_id, chunk_index, content, file_path, relative_path, heading_path, frontmatter,
-        tags, wikilinks, metadata, content_hash, token_count, owner, scope
+        tags, wikilinks, metadata, content_hash, token_count, owner, scope, has_terms
     )
     select
         d.id, n.chunk_index, n.content, d.file_path, d.relative_path, n.heading_path, d.frontmatter,
-        n.tags, n.wikilinks, n.metadata, n.content_hash, n.token_count, d.owner, d.scope
+        n.tags, n.wikilinks, n.metadata, n.content_hash, n.token_count, d.owner, d.scope, true
     from rag.documents as d,
         jsonb_to_recordset(p_chunks) as n (
             chunk_index integer, content text, heading_path text[], tags text[], wikilinks text[],
@@ -262,6 +262,10 @@ begin
     where d.id = v_document_id
     order by n.chunk_index;
     get diagnostics v_chunks = row_count;
+    perform rag.store_terms(array(
+        select c.id from rag.chunks as c
+        where c.document_id = v_document_id and c.chunk_index >= 0
+    ));
 
     insert into rag.embeddings as e (
         chunk_id, embedding_provider, embedding_model, embedding_dim, embedding, input_hash,
@@ -310,6 +314,7 @@ begin
         v_item.id, v_document_id, p_document ->> 'content_hash', v_chunks, v_computed,
         v_chunks - v_computed
     );
+    perform rag.count_terms_if_many();
     return v_document_id;
 end;
 $$;

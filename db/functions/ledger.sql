@@ -310,6 +310,7 @@ begin
         return;
     end if;
     delete from rag.documents as d where d.id = any(v_documents);
+    perform rag.count_terms();
     if v_path is null then
         delete from rag.ingest_runs as r where r.vault_path = p_vault_path;
     else
@@ -381,6 +382,14 @@ begin
         scope = case when d.scope = p_old_path then p_new_path else d.scope end
     where d.vault_path = p_old_path;
     get diagnostics v_documents = row_count;
+    perform rag.count_terms();
+    update rag.chunk_terms as t set scope = p_new_path where t.scope = p_old_path;
+    with moved as (
+        delete from rag.term_counts as k where k.scope = p_old_path returning k.dim, k.chunks
+    )
+    insert into rag.term_counts as k (dim, scope, chunks)
+    select m.dim, p_new_path, m.chunks from moved as m
+    on conflict (dim, scope) do update set chunks = k.chunks + excluded.chunks;
     update rag.ingest_runs as r set vault_path = p_new_path where r.vault_path = p_old_path;
     return v_documents;
 end;

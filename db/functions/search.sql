@@ -44,65 +44,6 @@ comment on function rag.check_search(public.vector, text, text, integer, integer
 'True where a search with these arguments makes sense. Raises RG001 (top_k, filter, no vector),
 RG003 (nothing indexed), RG004 (dimension).';
 
-create or replace function rag.search_nearest(
-    p_embedding public.vector,
-    p_provider text,
-    p_model text,
-    p_dim integer,
-    p_top_k integer default 5,
-    p_filter jsonb default '{}'
-)
-    returns table (
-        chunk_id bigint,
-        vault_path text,
-        source text,
-        heading_path text[],
-        chunk_index integer,
-        content text,
-        content_hash text,
-        metadata jsonb,
-        score double precision,
-        scan text
-    )
-    language plpgsql
-    stable
-    parallel unsafe
-    set search_path = pg_catalog, public, pg_temp
-as $$
-#variable_conflict use_column
-begin
-    perform rag.check_search(p_embedding, p_provider, p_model, p_dim, p_top_k, p_filter);
-    return query
-    select
-        c.id,
-        d.vault_path,
-        c.relative_path,
-        c.heading_path,
-        c.chunk_index,
-        c.content,
-        c.content_hash,
-        c.metadata,
-        rag.similarity_score(n.distance),
-        n.scan
-    from rag.find_nearest(p_embedding, p_provider, p_model, p_dim, p_top_k, p_filter) as n
-    join rag.chunks as c on c.id = n.chunk_id
-    join rag.documents as d on d.id = c.document_id
-    order by
-        n.distance,
-        c.relative_path collate "C",
-        c.heading_path collate "C",
-        c.chunk_index,
-        d.vault_path collate "C"
-    limit p_top_k;
-end;
-$$;
-
-comment on function rag.search_nearest(
-    public.vector, text, text, integer, integer, jsonb
-) is
-'What rag.search_chunks returns, and by which scan it was found: exact, or index (approximate).
-Raises as rag.check_search.';
-
 create or replace function rag.search_chunks(
     p_embedding public.vector,
     p_provider text,
@@ -136,7 +77,9 @@ begin atomic
         s.content_hash,
         s.metadata,
         s.score
-    from rag.search_nearest(p_embedding, p_provider, p_model, p_dim, p_top_k, p_filter) as s;
+    from rag.retrieve(
+        null, p_embedding, p_provider, p_model, p_dim, p_top_k, p_filter, 'vector'
+    ) as s;
 end;
 
 comment on function rag.search_chunks(public.vector, text, text, integer, integer, jsonb) is

@@ -1,0 +1,191 @@
+-- The terms of chunks and in how many chunks each occurs: written with the chunks, and right at any
+-- time. What rag.term_counts does not have yet (new chunks) or no longer should (deleted ones, by
+-- whomever) is found by an index and added when a search asks, so that nothing has to be repaired.
+
+create or replace function rag.list_dims(p_terms public.sparsevec)
+    returns table (dim integer)
+    language sql
+    immutable
+    parallel safe
+begin atomic
+    select split_part(e.entry, ':', 1)::integer as dim
+    from string_to_table(trim(split_part(p_terms::text, '/', 1), '{}'), ',') as e (entry)
+    where e.entry <> '';
+end;
+
+comment on function rag.list_dims(public.sparsevec) is
+'The dimensions at which a sparse vector is not 0.';
+
+create or replace function rag.store_terms(p_chunk_ids bigint[])
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $$
+begin
+    insert into rag.chunk_terms as t (id, chunk_id, scope, owner, terms)
+    select
+        c.id, c.id, coalesce(c.scope, d.scope, d.vault_path), c.owner,
+        rag.weigh_chunk(c.content, c.heading_path, c.relative_path, c.tags, c.frontmatter)
+    from rag.chunks as c
+    join rag.documents as d on d.id = c.document_id
+    where c.id = any(p_chunk_ids)
+    order by c.id
+    on conflict do nothing;
+    insert into rag.uncounted_terms as u (id)
+    select t.id from rag.chunk_terms as t where t.id = any(p_chunk_ids)
+    on conflict do nothing;
+end;
+$$;
+
+comment on function rag.store_terms(bigint[]) is
+'Makes and stores the terms of these chunks; the caller sets has_terms.';
+
+create or replace function rag.fill_terms(p_limit integer default 1000)
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_ids bigint[];
+begin
+    select coalesce(array_agg(c.id), '{}') into v_ids
+    from (
+        select n.id
+        from rag.chunks as n
+        where not n.has_terms
+        order by n.id
+        limit p_limit
+        for update skip locked
+    ) as c;
+    perform rag.store_terms(v_ids);
+    update rag.chunks as c set has_terms = true where c.id = any(v_ids);
+    perform rag.count_terms();
+    return cardinality(v_ids);
+end;
+$$;
+
+comment on function rag.fill_terms(integer) is
+'Makes the terms of up to p_limit chunks that have none, such as those inserted by hand, and returns
+how many; 0 when all have theirs. `rag db init` repeats it to the end.';
+
+create or replace function rag.count_terms()
+    returns bigint
+    language plpgsql
+    set search_path = pg_catalog, public, pg_temp
+    set enable_mergejoin = off
+as $$
+declare
+    v_changed bigint;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('rag.count_terms', 0));
+    -- one statement, one view of the tables: a chunk is new, gone, both or neither in all parts of it
+    with
+    taken as (delete from rag.uncounted_terms as u returning u.id),
+    gone as (
+        delete from rag.chunk_terms as t where t.chunk_id is null returning t.id, t.scope, t.terms
+    ),
+    changes as (
+        select t.scope, t.terms, 1 as step
+        from rag.chunk_terms as t
+        join taken as n on n.id = t.id
+        where t.chunk_id is not null
+        union all
+        select g.scope, g.terms, -1
+        from gone as g
+        where not exists (select 1 from taken as n where n.id = g.id)
+    )
+    insert into rag.term_counts as k (dim, scope, chunks)
+    select d.dim, c.scope, sum(c.step)
+    from changes as c
+    cross join lateral (
+        select l.dim from rag.list_dims(c.terms) as l
+        union all
+        select 0
+    ) as d
+    group by d.dim, c.scope
+    having sum(c.step) <> 0
+    on conflict (dim, scope) do update set chunks = k.chunks + excluded.chunks;
+    get diagnostics v_changed = row_count;
+    delete from rag.term_counts as k where k.chunks <= 0;
+    return v_changed;
+end;
+$$;
+
+comment on function rag.count_terms() is
+'Brings rag.term_counts up to date with the chunks that came and went, and forgets what is left of
+deleted ones; returns how many counts changed. Searches are right without it, and quicker after it.
+Runs of ingestion call it as they go and at their end; after deleting by hand call it yourself.';
+
+create or replace function rag.count_terms_if_many()
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    if (
+        select count(*) >= 10000 from (select 1 from rag.uncounted_terms as u limit 10000) as n
+    ) then
+        perform rag.count_terms();
+    end if;
+end;
+$$;
+
+comment on function rag.count_terms_if_many() is
+'rag.count_terms() once ten thousand chunks are not counted, so that searches in a long run stay quick.';
+
+create or replace function rag.term_statistics(
+    p_dims integer[], p_vault text default null, p_more public.sparsevec[] default '{}'
+)
+    returns table (dim integer, chunks bigint)
+    language plpgsql
+    stable
+    parallel safe
+    set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with
+    pending as materialized (
+        select t.terms, 1 as step
+        from rag.uncounted_terms as u
+        join rag.chunk_terms as t on t.id = u.id
+        where t.chunk_id is not null and (p_vault is null or t.scope = p_vault)
+        union all
+        select t.terms, -1
+        from rag.chunk_terms as t
+        where t.chunk_id is null
+            and (p_vault is null or t.scope = p_vault)
+            and not exists (select 1 from rag.uncounted_terms as u where u.id = t.id)
+        union all
+        select m.terms, 1
+        from unnest(p_more) as m (terms)
+    )
+    select
+        d.dim,
+        (
+            coalesce((
+                select sum(k.chunks)
+                from rag.term_counts as k
+                where k.dim = d.dim and (p_vault is null or k.scope = p_vault)
+            ), 0)
+            + coalesce((
+                select sum(p.step)
+                from pending as p
+                where d.dim = 0 or (p.terms <#> rag.sparse_vector(array[d.dim], '{1}')) < 0
+            ), 0)
+        )::bigint
+    from unnest(p_dims) as d (dim);
+end;
+$$;
+
+comment on function rag.term_statistics(integer[], text, public.sparsevec[]) is
+'In how many chunks each of these dimensions occurs (0: how many chunks there are), of one vault or of
+all that the caller may see; exact, counted or not. p_more: terms of further chunks.
+Example: select s.* from rag.term_statistics(array[0, rag.term_dim(''数据'')]) as s;';
