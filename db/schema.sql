@@ -217,7 +217,7 @@ comment on column rag.index_checks.recall is
 comment on column rag.index_checks.recall_low is 'Lower end of its 95 % interval.';
 comment on column rag.index_checks.recall_high is 'Upper end of its 95 % interval.';
 
--- Terms of chunks, for the lexical search -----------------------------------------------------------
+-- Terms of chunks, for the lexical search ---------------------------------------------------------
 
 create table if not exists rag.chunk_terms (
     id bigint primary key,
@@ -239,14 +239,14 @@ comment on column rag.chunk_terms.scope is
 'Whose statistics it counts in: the scope of the document, else its vault''s path.';
 comment on column rag.chunk_terms.owner is 'Copy of the document''s owner.';
 comment on column rag.chunk_terms.terms is
-'At the dimension of each term (a hash) its weight in the chunk, from 1 to 15; see rag.weigh_terms.';
+'At the dimension of each term (a hash) its weight in the chunk, 1 to 15; see rag.weigh_terms.';
 
 create table if not exists rag.uncounted_terms (
     id bigint primary key
 );
 
 comment on table rag.uncounted_terms is
-'Rows of rag.chunk_terms that rag.term_counts does not have in it yet; searches add them themselves.';
+'Rows of rag.chunk_terms that rag.term_counts does not have in it yet; searches add them.';
 comment on column rag.uncounted_terms.id is 'The row of rag.chunk_terms.';
 
 create table if not exists rag.term_counts (

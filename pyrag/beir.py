@@ -25,6 +25,7 @@ from pyrag.config import Settings
 from pyrag.db import Database, Index
 from pyrag.errors import InvalidRequest
 from pyrag.ingest import Progress, Silent, ingest_vault
+from pyrag.models import Retrieval
 from pyrag.service import Service, check_question
 
 DEPTH = 20  # chunks retrieved for a question: as many as the product gives at most
@@ -115,6 +116,7 @@ class Measured:
     dataset: Dataset
     provider: str
     model: str
+    retrieval: Retrieval
     documents: int
     threshold: float
     replies: dict[str, Reply]  # of both kinds of questions
@@ -160,6 +162,7 @@ class Measured:
             "documents": self.documents,
             "provider": self.provider,
             "model": self.model,
+            "retrieval": self.retrieval,
             "dataset": self.dataset.name,
         }
 
@@ -460,6 +463,7 @@ def measure(
         dataset,
         service.index.provider,
         service.index.model,
+        service.settings.retrieval,
         documents,
         service.settings.threshold,
         replies,

@@ -113,6 +113,7 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
         print_json(
             {
                 "threshold": threshold,
+                "retrieval": service.settings.retrieval,
                 "counted": len(counted),
                 "misses": len(misses),
                 "questions": [
@@ -129,7 +130,11 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
         )
     else:
         hard = [outcome for outcome in outcomes if outcome.question.hard]
-        print(f"{len(counted) - len(misses)} of {len(counted)} right at threshold {threshold:.2f}", end="")
+        print(
+            f"{len(counted) - len(misses)} of {len(counted)} right at threshold {threshold:.2f}"
+            f" by {service.settings.retrieval} retrieval",
+            end="",
+        )
         right = sum(outcome.right for outcome in hard)
         print(f"; hard ones, not counted: {right} of {len(hard)} right" if hard else "")
     if misses:
@@ -234,7 +239,7 @@ def _print_results(results: list[Measured]) -> None:
     if first.dataset.unanswerable:
         about += f", {len(first.dataset.unanswerable)} questions without an answer"
     print(f"{shown(first.dataset.name)}: {about}; {first.provider} {shown(first.model)}\n")
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {"retrieval": [result.retrieval for result in results]}
     for result in results:
         for name, value in result.metrics.items():
             rows.setdefault(name, []).append(f"{value:.4f}")

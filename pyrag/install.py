@@ -80,8 +80,8 @@ def _own_version() -> tuple[int, str]:
 def install(connection: Connection[Any], files: SqlFiles | None = None) -> InstallReport:
     """Creates or updates schema `rag` in one transaction; running it again changes nothing.
 
-    Raises `SchemaNotInitialized` when pgvector is missing or too old, a foreign schema `rag` is in the way,
-    an applied migration has changed, or the database is newer than this pyrag.
+    Raises `SchemaNotInitialized` when the database is not in UTF-8, pgvector is missing or too old, a foreign
+    schema `rag` is in the way, an applied migration has changed, or the database is newer than this pyrag.
     """
     files = files or sql_files()
     with connection.transaction():
@@ -89,6 +89,7 @@ def install(connection: Connection[Any], files: SqlFiles | None = None) -> Insta
         connection.execute("set local client_min_messages = warning")
         connection.execute("set local plpgsql.extra_errors = 'all'")
         connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK_KEY])
+        _check_encoding(connection)
         _check_pgvector(connection)
         created = not _has_tables(connection)
         applied: list[str] = []
@@ -143,6 +144,17 @@ def is_older(version: str, other: str) -> bool:
     numbers, others = ([int(part) for part in re.findall(r"\d+", each)] for each in (version, other))
     length = max(len(numbers), len(others))
     return numbers + [0] * (length - len(numbers)) < others + [0] * (length - len(others))
+
+
+def _check_encoding(connection: Connection[Any]) -> None:
+    """Raises `SchemaNotInitialized` unless the database is in UTF-8: elsewhere text cannot be folded."""
+    row = connection.execute("show server_encoding").fetchone()
+    encoding = row[0] if row else None
+    if encoding != "UTF8":
+        raise SchemaNotInitialized(
+            f"The database {connection.info.dbname} has the encoding {encoding}; pyrag needs UTF8.",
+            hint="Use another database: create database NAME template template0 encoding 'UTF8'",
+        )
 
 
 def _check_pgvector(connection: Connection[Any]) -> None:

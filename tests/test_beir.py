@@ -195,7 +195,7 @@ def measured(rankings: dict[str, list[str]], confidences: dict[str, float] | Non
         for number, (key, each) in enumerate(rankings.items(), start=1)
     }
     scores = score({key: rankings[key] for key in answerable}, qrels)
-    return Measured(dataset, "fake", "m", 1, 0.4, replies, scores)
+    return Measured(dataset, "fake", "m", "vector", 1, 0.4, replies, scores)
 
 
 def test_refusal_counts_by_the_threshold_that_itself_answers() -> None:
@@ -551,7 +551,7 @@ def test_the_database_goes_also_when_interrupted(
 
 # The command ---------------------------------------------------------------------------------------
 
-KEYS = ["metrics", "latency_ms", "questions", "documents", "provider", "model", "dataset"]
+KEYS = ["metrics", "latency_ms", "questions", "documents", "provider", "model", "retrieval", "dataset"]
 
 
 def test_json_has_the_agreed_shape_and_needs_no_schema(
@@ -570,6 +570,7 @@ def test_json_has_the_agreed_shape_and_needs_no_schema(
         "documents": 5,
         "provider": "fake",
         "model": "fake-lexical-v1",
+        "retrieval": "lexical",
         "dataset": "tiny",
     }
     assert "storing 5 documents, then 4 searches" in done.stderr

@@ -100,7 +100,9 @@ def test_the_version_is_printed(rag: Rag) -> None:
 def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
     done = indexed("ask", "When is the pump greased?")
     assert done.returncode == 0
-    assert re.search(r"mode: rag   confidence: 0\.\d{4}   threshold: 0\.20   scan: exact", done.stdout)
+    assert re.search(
+        r"mode: rag   confidence: 0\.\d{4}   threshold: 0\.20   retrieval: lexical   scan: exact", done.stdout
+    )
     assert "- The pump is greased on Monday. [1]" in done.stdout
     assert re.search(r"^\[1\] 0\.\d{4}  pump\.md$", done.stdout, re.MULTILINE)
 
@@ -108,18 +110,20 @@ def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
 def test_ask_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("ask", "When is the pump greased?", "--json").stdout)
     assert list(body) == [
-        "mode", "confidence", "scan", "answer", "citations", "grounded", "reason", "complete",
-        "removed_citations",
+        "mode", "confidence", "threshold", "retrieval", "scan", "answer", "citations", "grounded",
+        "reason", "complete", "removed_citations",
     ]  # fmt: skip
     assert list(body["citations"][0]) == ["source", "heading", "score", "cited"]
 
 
 def test_search_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("search", "pump", "--json").stdout)
-    assert list(body) == ["confidence", "scan", "results"]
+    assert list(body) == ["confidence", "threshold", "retrieval", "scan", "results"]
+    assert (body["threshold"], body["retrieval"]) == (0.2, "lexical")
     assert body["scan"] == "exact"
     assert list(body["results"][0]) == [
         "content", "source", "relative_path", "vault", "heading_path", "heading", "score",
+        "vector_rank", "lexical_rank", "lexical_score", "coverage", "matched_terms",
     ]  # fmt: skip
     assert body["results"][0]["source"] == body["results"][0]["relative_path"] == "pump.md"
 

@@ -640,7 +640,7 @@ def test_an_error_about_one_variable_shows_no_secret_of_another(variable: str) -
 def test_the_summary_has_every_variable_with_its_origin(repository: Path) -> None:
     env_file = write(repository, "RAG_TOP_K=3\n")
     rows = {row["variable"]: row for row in load(repository, {"LLM_MODEL": "m"}).summary()}
-    assert set(rows) == {*VARIABLES, "resolved threshold"}
+    assert set(rows) == {*VARIABLES, "resolved retrieval", "resolved threshold"}
     assert (rows["RAG_TOP_K"]["value"], rows["RAG_TOP_K"]["origin"]) == (3, str(env_file))
     assert rows["LLM_MODEL"]["origin"] == "environment"
     assert rows["RAG_CONTEXT_TOKEN_BUDGET"]["origin"] == "default"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrag.context import pack_context
-from pyrag.models import Hit
+from pyrag.models import Hit, Neighbours
 from pyrag.tokens import count_tokens
 
 PLENTY = 1_000_000
@@ -232,3 +232,79 @@ def test_any_hits_are_packed_within_the_budget_in_order_and_numbered(found: list
         assert any(block.hit is candidate for candidate in rest), "out of order or repeated"
         assert block.text.startswith(f"[{block.number}] source: {block.hit.source}\n")
         assert block.number == 1 or block.text.endswith(f"\ncontent:\n{block.hit.content}")
+
+
+# Neighbours and near-duplicates ----------------------------------------------------------------------
+
+
+def test_neighbours_join_the_block_and_what_they_repeat_stands_there_once() -> None:
+    beside = {1: Neighbours(1, "Before. The overlap of two.", "and its end. After.")}
+    content = "The overlap of two. Middle and its end."
+    context = pack_context([hit(content)], PLENTY, neighbours=beside)
+    expected = "Before. The overlap of two. Middle and its end. After."
+    assert [block.content for block in context.blocks] == [expected]
+    assert context.text.endswith(f"content:\n{expected}")
+    assert context.token_count == count_tokens(context.text)
+
+
+def test_neighbours_without_an_overlap_are_set_apart_by_a_blank_line() -> None:
+    context = pack_context([hit("Middle.")], PLENTY, neighbours={1: Neighbours(1, "Before.", "After.")})
+    assert context.blocks[0].content == "Before.\n\nMiddle.\n\nAfter."
+
+
+@pytest.mark.parametrize(
+    ("previous", "following", "expected"),
+    [(None, None, "Middle."), (None, "After.", "Middle.\n\nAfter."), ("Before.", None, "Before.\n\nMiddle.")],
+)
+def test_a_section_s_ends_have_a_neighbour_on_one_side(
+    previous: str | None, following: str | None, expected: str
+) -> None:
+    context = pack_context([hit("Middle.")], PLENTY, neighbours={1: Neighbours(1, previous, following)})
+    assert context.blocks[0].content == expected
+
+
+def test_neighbours_come_after_all_blocks_have_their_place_and_only_as_the_budget_allows() -> None:
+    hits = [hit("One.", chunk_id=1), hit("Two.", chunk_id=2)]
+    beside = {1: Neighbours(1, "word " * 400, "next one"), 2: Neighbours(2, None, "next two")}
+    context = pack_context(hits, 100, 5, beside)
+    assert [block.content for block in context.blocks] == ["One.\n\nnext one", "Two.\n\nnext two"]
+    assert context.token_count + 10 <= 100
+    plain = pack_context(hits, PLENTY)
+    none = pack_context(hits, plain.token_count, 0, beside)
+    assert none == plain
+
+
+def test_a_cut_block_takes_no_neighbour() -> None:
+    context = pack_context([hit("word " * 500)], 100, neighbours={1: Neighbours(1, "Before.", "After.")})
+    assert context.blocks[0].content.endswith("[truncated]")
+
+
+def test_a_hit_that_nearly_repeats_a_block_is_left_out() -> None:
+    hits = [hit("A.", chunk_id=1), hit("A!", chunk_id=2, duplicate_of=1), hit("B.", chunk_id=3)]
+    context = pack_context(hits, PLENTY)
+    assert [block.hit.chunk_id for block in context.blocks] == [1, 3]
+    assert [block.number for block in context.blocks] == [1, 2]
+
+
+def test_a_near_copy_stands_in_for_a_hit_that_did_not_fit() -> None:
+    hits = [
+        hit("Short.", chunk_id=1),
+        hit("word " * 500, chunk_id=2),
+        hit("word " * 20, chunk_id=3, duplicate_of=2),
+    ]
+    context = pack_context(hits, 150)
+    assert [block.hit.chunk_id for block in context.blocks] == [1, 3]
+
+
+@given(
+    st.lists(st.text(alphabet="ab \n数", max_size=60), min_size=1, max_size=6),
+    st.integers(min_value=1, max_value=400),
+)
+@settings(max_examples=60, deadline=None)
+def test_with_neighbours_the_budget_still_holds_and_no_text_is_lost(texts: list[str], budget: int) -> None:
+    hits = [hit(text, chunk_id=number, source=f"{number}.md") for number, text in enumerate(texts)]
+    beside = {number: Neighbours(number, text * 2, text * 3) for number, text in enumerate(texts)}
+    context = pack_context(hits, budget, 3, beside)
+    assert context.token_count + 3 * len(context.blocks) <= budget or not context.blocks
+    for block in context.blocks:
+        assert block.hit.content in block.content or block.content.endswith("[truncated]")

@@ -131,6 +131,7 @@ def test_the_defaults_are_those_that_config_shows(tmp_path: Path) -> None:
         value = row["value"]
         text = "–" if value in (None, "absent") else str(value).removeprefix(f"{tmp_path.resolve()}/")
         expected[row["variable"]] = text.lower() if isinstance(value, bool) else text
+    expected["RAG_RETRIEVAL"] = str(expected.pop("resolved retrieval"))
     expected["RAG_MIN_SIMILARITY"] = f"{float(expected.pop('resolved threshold')):.2f}"
     assert {variable: bare(row[1]) for variable, row in setting_rows().items()} == expected
 
@@ -354,3 +355,15 @@ def said(words: list[str]) -> str:
         "ingest": rf"^documents: {notes} added, 0 updated, .* 0 failed$",
         "eval": r"^(\d+) of \1 right",
     }[words[0]]
+
+
+@pytest.mark.parametrize("page", ["docs/sql.md", "db/README.md"])
+def test_the_sql_of_a_page_runs(rag: Rag, tmp_path: Path, page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    script = tmp_path / "page.sql"
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    assert rag("ingest", str(REPOSITORY / "samples" / "acme-vault")).returncode == 0
+    done = rag("db", "psql", "-v", "ON_ERROR_STOP=1", "-f", str(script))
+    assert (done.returncode, done.stderr) == (0, "")

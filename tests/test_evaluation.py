@@ -164,6 +164,8 @@ class FakeService(Service):
         self.response = AskResponse(
             mode=mode,
             confidence=0.5,
+            threshold=0.2,
+            retrieval="lexical",
             scan="exact",
             answer="a",
             citations=citations,

@@ -136,7 +136,7 @@ def test_live_ready_and_root_answer(api: Serving) -> None:
 
 def test_search_has_the_shape_of_the_contract(api: Serving) -> None:
     body = api.post("/search", {"query": P1, "top_k": 2}).json()
-    assert list(body) == ["confidence", "scan", "results"]
+    assert list(body) == ["confidence", "threshold", "retrieval", "scan", "results"]
     assert body["confidence"] == body["results"][0]["score"]
     first = body["results"][0]
     assert set(first) >= {"content", "source", "relative_path", "heading_path", "heading", "score"}
@@ -173,6 +173,8 @@ def test_ask_says_that_fallback_is_disabled(api: Serving) -> None:
 def test_a_question_that_embeds_to_nothing_finds_nothing(api: Serving) -> None:
     assert api.post("/search", {"query": "？？？"}).json() == {
         "confidence": 0.0,
+        "threshold": 0.2,
+        "retrieval": "lexical",
         "scan": "exact",
         "results": [],
     }
@@ -671,7 +673,7 @@ def test_stream_has_all_events_in_order_and_ends_with_the_body_of_ask(api: Servi
     assert (reply.status_code, events[-1].name) == (200, "final")
     assert last == answer
     first = events[0].json
-    assert set(first) == {"mode", "confidence", "scan", "hits"}
+    assert set(first) == {"mode", "confidence", "threshold", "retrieval", "scan", "hits"}
     assert first["hits"] == api.post("/search", {"query": question}).json()["results"]
     assert (first["mode"], first["confidence"]) == (answer["mode"], answer["confidence"])
 

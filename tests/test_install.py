@@ -537,10 +537,20 @@ def test_a_migration_brings_an_old_database_to_the_state_of_a_new_one(
         assert installed(each)["sql_sha256"] == files.sha256
 
 
+@pytest.fixture(params=["db_0001", "db_0002"])
+def earlier_version(request: pytest.FixtureRequest, empty: Connection) -> Connection:
+    """A database as an earlier version left it: its tables, and two configurations of vectors."""
+    return filled_by(empty, request.param)
+
+
 @pytest.fixture
 def first_version(empty: Connection) -> Connection:
-    """A database as the first release left it: its tables, two configurations of vectors, and grants."""
-    install(empty, sql_files(REPOSITORY / "tests" / "data" / "db_0001"))
+    """A database as the first release left it."""
+    return filled_by(empty, "db_0001")
+
+
+def filled_by(empty: Connection, version: str) -> Connection:
+    install(empty, sql_files(REPOSITORY / "tests" / "data" / version))
     empty.execute(
         """
         insert into rag.documents (vault_path, file_path, relative_path, content_hash, scope)
@@ -573,32 +583,82 @@ def column_order(connection: Connection) -> list[tuple[Any, ...]]:
     )
 
 
-def test_the_first_release_is_brought_to_the_state_of_a_new_installation(
-    first_version: Connection, connection: Connection
+def test_an_earlier_version_is_brought_to_the_state_of_a_new_installation(
+    earlier_version: Connection, connection: Connection
 ) -> None:
-    before = data(first_version)
-    last_id = value(first_version, "select max(id) from rag.embeddings")
-    assert install(first_version).migrations == tuple(
-        path.name for _, path in sorted(sql_files().migrations.items())
+    before = data(earlier_version)
+    last_id = value(earlier_version, "select max(id) from rag.embeddings")
+    version = value(earlier_version, "select schema_version from rag.install")
+    assert install(earlier_version).migrations == tuple(
+        path.name for number, path in sorted(sql_files().migrations.items()) if number > version
     )
-    assert catalogue(first_version) == catalogue(connection)
-    assert column_order(first_version) == column_order(connection)
+    assert catalogue(earlier_version) == catalogue(connection)
+    assert column_order(earlier_version) == column_order(connection)
 
-    after = data(first_version)
+    after = data(earlier_version)
     for name, old in before.items():
         for (was,), (now,) in zip(old, after[name], strict=True):
             assert {key: now[key] for key in was} == was, name
-    assert value(first_version, "select count(*) from rag.embeddings where embedding_half is null") == 1
+    assert value(earlier_version, "select count(*) from rag.embeddings where embedding_half is null") == 1
     found = "select s.chunk_index from rag.{}('[9,1{}]', 'two', 'm', 1024, 20) as s"
-    nearest = rows(first_version, found.format("search_chunks", ",0" * 1022))
-    assert nearest == rows(first_version, found.format("search_chunks_plain", ",0" * 1022))
+    nearest = rows(earlier_version, found.format("search_chunks", ",0" * 1022))
+    assert nearest == rows(earlier_version, found.format("search_chunks_plain", ",0" * 1022))
     assert nearest[0] == (9,)
     new_id = value(
-        first_version,
+        earlier_version,
         "insert into rag.embeddings (chunk_id, embedding_provider, embedding_model, embedding_dim, embedding)"
         f" select min(id), 'three', 'm', 1024, '[1{',0' * 1023}]' from rag.chunks returning id",
     )
     assert new_id == last_id + 2, "numbers go on where they were, those of deleted rows are not used again"
+
+
+def test_a_database_in_another_encoding_is_refused(empty: Connection) -> None:
+    name = f"latin_{os.getpid()}_test"
+    empty.execute(
+        f"create database {name} template template0 encoding 'LATIN1' locale_provider libc locale 'C'"
+    )
+    try:
+        with (
+            psycopg.connect(empty.info.dsn, dbname=name, autocommit=True) as latin,
+            pytest.raises(SchemaNotInitialized, match=f"{name} has the encoding LATIN1; pyrag needs UTF8"),
+        ):
+            install(latin)
+    finally:
+        empty.execute(f"drop database {name}")
+
+
+def test_words_of_chunks_from_before_are_found_at_once_and_stored_later(earlier_version: Connection) -> None:
+    install(earlier_version)
+    found = "select r.chunk_index, r.lexical_score from rag.retrieve('text 7') as r"
+    before = rows(earlier_version, found)
+    assert len(before) == 5
+    assert before[0][0] == 7
+    assert value(earlier_version, "select count(*) from rag.chunk_terms") == 0
+    counts = "select array_agg(s.chunks order by s.dim) from rag.term_statistics(array[0, {}]) as s".format(
+        "rag.term_dim('text')"
+    )
+    assert value(earlier_version, counts) == [10, 10]
+    assert [value(earlier_version, "select rag.fill_terms(6)") for _ in range(3)] == [6, 4, 0]
+    assert value(earlier_version, "select count(*) from rag.chunk_terms") == 10
+    assert value(earlier_version, "select count(*) from rag.uncounted_terms") == 0
+    assert value(earlier_version, counts) == [10, 10]
+    assert rows(earlier_version, found) == before
+
+
+def test_who_may_read_chunks_may_read_their_terms_after_the_migration(first_version: Connection) -> None:
+    role = f"terms_reader_{os.getpid()}"
+    first_version.execute(f"create role {role}")
+    try:
+        first_version.execute(f"grant usage on schema rag to {role}; grant select on rag.chunks to {role}")
+        install(first_version)
+        for table in ("chunk_terms", "uncounted_terms", "term_counts"):
+            granted = [
+                value(first_version, f"select has_table_privilege('{role}', 'rag.{table}', '{right}')")
+                for right in ("select", "insert")
+            ]
+            assert granted == [True, False], table
+    finally:
+        first_version.execute(f"drop owned by {role}; drop role {role}")
 
 
 def test_the_migration_keeps_the_grants_on_the_table_it_copies(first_version: Connection) -> None:

@@ -138,9 +138,11 @@ def test_an_unknown_field_is_refused_at_every_depth() -> None:
 def test_each_event_has_its_name() -> None:
     citation = CitationEvent(source="a.md", heading="", score=0.5, cited=True, number=1)
     answer = AskResponse(
-        mode="rag", confidence=0.5, scan="exact", answer="a", citations=[], grounded=True, reason=None,
-        complete=True, removed_citations=0,
+        mode="rag", confidence=0.5, threshold=0.2, retrieval="lexical", scan="exact", answer="a",
+        citations=[], grounded=True, reason=None, complete=True, removed_citations=0,
     )  # fmt: skip
-    retrieval = RetrievalEvent(mode="rag", confidence=0.5, scan="exact", hits=[])
+    retrieval = RetrievalEvent(
+        mode="rag", confidence=0.5, threshold=0.2, retrieval="vector", scan="exact", hits=[]
+    )
     names = [event_name(each) for each in (retrieval, TokenEvent(token="a"), citation, answer)]
     assert names == ["retrieval", "token", "citation", "final"]

@@ -66,7 +66,9 @@ def test_confidence_at_the_threshold_is_answered(indexed: Service) -> None:
 
 
 def test_a_question_that_embeds_to_nothing_has_no_confidence(indexed: Service) -> None:
-    assert indexed.search("？？？").model_dump() == {"confidence": 0.0, "scan": "exact", "results": []}
+    assert indexed.search("？？？").model_dump() == {
+        "confidence": 0.0, "threshold": 0.2, "retrieval": "lexical", "scan": "exact", "results": [],
+    }  # fmt: skip
     response = with_settings(indexed, min_similarity=0.0).ask("？？？")
     assert (response.mode, response.confidence, response.citations) == ("no_answer", 0.0, [])
 

@@ -427,6 +427,22 @@ begin atomic
         inner join rag.ingest_runs as r on i.run_id = r.id
         where i.status = 'done' and i.action in ('add', 'change', 'move', 'embed')
         order by i.document_id asc, i.id desc
+    ),
+    counted as (
+        select
+            k.scope,
+            k.chunks
+        from rag.term_counts as k
+        where k.dim = 0
+    ),
+    -- deleted ones are counted until rag.count_terms, new ones from then on
+    countable as (
+        select
+            t.scope,
+            count(*) as chunks
+        from rag.chunk_terms as t
+        where t.id not in (select u.id from rag.uncounted_terms as u)
+        group by t.scope
     )
     select
         'chunks are not numbered from 0 without gaps' as problem,
@@ -506,6 +522,20 @@ begin atomic
         <> (n.chunks, n.computed, n.reused)
     union all
     select
+        'a chunk counts as having terms, but has none',
+        c.relative_path || ' ' || c.chunk_index
+    from rag.chunks as c
+    left join rag.chunk_terms as t on c.id = t.chunk_id
+    where c.has_terms and t.id is null
+    union all
+    select
+        'rag.term_counts does not have as many chunks as there are',
+        coalesce(k.scope, n.scope)
+    from countable as n
+    full join counted as k on n.scope = k.scope
+    where n.chunks is distinct from k.chunks
+    union all
+    select
         'a run counts as running, but its process is gone',
         'run ' || r.id
     from rag.ingest_runs as r
@@ -516,5 +546,6 @@ end;
 comment on function rag.find_inconsistencies() is
 'What does not fit together in the database; no row means that all does: chunks numbered without
 gaps and like their document, vectors likewise, each document with all vectors of the run that embedded it last,
-counters of runs equal to the sums of their items, no run without a process. Example:
+counters of runs equal to the sums of their items, terms stored and counted, no run without a process.
+Example:
 select * from rag.find_inconsistencies();';

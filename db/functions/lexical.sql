@@ -100,6 +100,20 @@ declare
     );
     v_characters text[];
 begin
+    if p_text ~ '[a-z]{2}[A-Z][a-z]{2}' then
+        v_terms := v_terms || array(
+            select coalesce((ts_lexize('english_stem', w.word))[1], w.word)
+            from (
+                select unnest(string_to_array(lower(regexp_replace(
+                    (regexp_matches(
+                        p_text, '[A-Za-z0-9]*[a-z]{2}[A-Z][a-z]{2}[A-Za-z0-9]*', 'g'
+                    ))[1],
+                    '([a-z0-9])(?=[A-Z])|([A-Z])(?=[A-Z][a-z])', '\1\2 ', 'g'
+                ) collate "C"), ' ')) as word
+            ) as w
+            where length(w.word) > 2
+        );
+    end if;
     if v_runs ~ '[^ ]' then
         v_characters := string_to_array(v_runs, null);
         v_terms := v_terms || array(
@@ -120,7 +134,7 @@ $$;
 comment on function rag.lexical_terms(text) is
 'The terms of a text, as often as they occur, in no order: words by their English stem (a word of
 another language or without a stem as it is, lower case); words joined by _ . or - as they stand and
-by their parts, c++ and c# too; of CJK text each two neighbouring characters, and a character that
+by their parts, CamelCase likewise, c++ and c# too; of CJK text each two neighbouring characters, and a character that
 stands alone. The text is folded first (rag.fold_text). A null or empty text has none. Examples:
 select rag.lexical_terms(''重置数据库密码'');
 select rag.lexical_terms(''API-503: tidb_mem_quota_query in v8.5.1'');';
@@ -184,8 +198,8 @@ begin atomic
 end;
 
 comment on function rag.question_terms(text) is
-'The terms that a question is searched by, each once, at most 1000: those of rag.lexical_terms without
-English stop words and Chinese question words, unless it has nothing else.
+'The terms that a question is searched by, each once, at most 1000: those of rag.lexical_terms
+without English stop words and Chinese question words, unless it has nothing else.
 Example: select rag.question_terms(''如何重置密码？'');';
 
 create or replace function rag.term_dim(p_term text)
@@ -210,11 +224,12 @@ begin atomic
             '{' || coalesce(string_agg(e.dim || ':' || e.value, ',' order by e.dim), '')
             || '}/1000000000'
         )::public.sparsevec
-    from unnest(p_dims, p_values) as e (dim, value);
+    from unnest(p_dims, p_values) as e (dim, value)
+    where e.dim > 0;
 end;
 
 comment on function rag.sparse_vector(integer[], double precision[]) is
-'The sparse vector with these values at these dimensions, 0 elsewhere.';
+'The sparse vector with these values at these dimensions (from 1), 0 elsewhere.';
 
 create or replace function rag.bm25_k1()
     returns double precision

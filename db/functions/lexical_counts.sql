@@ -134,11 +134,37 @@ end;
 $$;
 
 comment on function rag.count_terms_if_many() is
-'rag.count_terms() once ten thousand chunks are not counted, so that searches in a long run stay quick.';
+'rag.count_terms() once ten thousand chunks are not counted, so that searches in a long run stay
+quick.';
 
-create or replace function rag.term_statistics(
-    p_dims integer[], p_vault text default null, p_more public.sparsevec[] default '{}'
-)
+create or replace function rag.unstored_terms(p_filter jsonb default '{}')
+    returns table (chunk_id bigint, terms public.sparsevec, passes boolean)
+    language sql
+    stable
+    parallel safe
+begin atomic
+    select
+        c.id as chunk_id,
+        rag.weigh_chunk(c.content, c.heading_path, c.relative_path, c.tags, c.frontmatter)
+            as terms,
+        p_filter - 'vault' = '{}'
+        or c.id = any(array(select f.chunk_id from rag.filtered_chunks(p_filter) as f)) as passes
+    from rag.chunks as c
+    inner join rag.documents as d on c.document_id = d.id
+    where
+        not c.has_terms
+        and (
+            p_filter ->> 'vault' is null
+            or coalesce(c.scope, d.scope, d.vault_path) = rtrim(p_filter ->> 'vault', '/')
+        );
+end;
+
+comment on function rag.unstored_terms(jsonb) is
+'Chunks that have no row in rag.chunk_terms, such as those inserted by hand, with terms made on the
+spot; of the filter''s vault if it names one. passes: whether the rest of the filter lets it through.
+Mostly none.';
+
+create or replace function rag.term_statistics(p_dims integer[], p_vault text default null)
     returns table (dim integer, chunks bigint)
     language plpgsql
     stable
@@ -152,6 +178,10 @@ as $$
 begin
     return query
     with
+    asked as materialized (
+        select d.dim, rag.sparse_vector(array[d.dim], '{1}') as unit
+        from unnest(p_dims) as d (dim)
+    ),
     pending as materialized (
         select t.terms, 1 as step
         from rag.uncounted_terms as u
@@ -164,28 +194,30 @@ begin
             and (p_vault is null or t.scope = p_vault)
             and not exists (select 1 from rag.uncounted_terms as u where u.id = t.id)
         union all
-        select m.terms, 1
-        from unnest(p_more) as m (terms)
+        select n.terms, 1
+        from rag.unstored_terms(
+            case when p_vault is null then '{}' else jsonb_build_object('vault', p_vault) end
+        ) as n
     )
     select
-        d.dim,
+        a.dim,
         (
             coalesce((
                 select sum(k.chunks)
                 from rag.term_counts as k
-                where k.dim = d.dim and (p_vault is null or k.scope = p_vault)
+                where k.dim = a.dim and (p_vault is null or k.scope = p_vault)
             ), 0)
             + coalesce((
                 select sum(p.step)
                 from pending as p
-                where d.dim = 0 or (p.terms <#> rag.sparse_vector(array[d.dim], '{1}')) < 0
+                where a.dim = 0 or (p.terms <#> a.unit) < 0
             ), 0)
         )::bigint
-    from unnest(p_dims) as d (dim);
+    from asked as a;
 end;
 $$;
 
-comment on function rag.term_statistics(integer[], text, public.sparsevec[]) is
-'In how many chunks each of these dimensions occurs (0: how many chunks there are), of one vault or of
-all that the caller may see; exact, counted or not. p_more: terms of further chunks.
+comment on function rag.term_statistics(integer[], text) is
+'In how many chunks each of these dimensions occurs (0: how many chunks there are), of one vault or
+of all that the caller may see; exact, counted, stored or not.
 Example: select s.* from rag.term_statistics(array[0, rag.term_dim(''数据'')]) as s;';

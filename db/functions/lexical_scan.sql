@@ -90,39 +90,10 @@ $$;
 comment on function rag.list_term_candidates(
     public.sparsevec, jsonb, double precision, integer
 ) is
-'The p_limit chunks of highest product with a question''s vector, or all from p_bound on, among those
-that pass a filter. The plan is made for the values at hand and without compiling.';
+'The p_limit chunks of highest product with a question''s vector, or all from p_bound on, among
+those that pass a filter. The plan is made for the values at hand and without compiling.';
 
-create or replace function rag.unstored_terms(p_filter jsonb default '{}')
-    returns table (chunk_id bigint, terms public.sparsevec, passes boolean)
-    language sql
-    stable
-    parallel safe
-begin atomic
-    select
-        c.id as chunk_id,
-        rag.weigh_chunk(c.content, c.heading_path, c.relative_path, c.tags, c.frontmatter)
-            as terms,
-        p_filter - 'vault' = '{}'
-        or c.id = any(array(select f.chunk_id from rag.filtered_chunks(p_filter) as f)) as passes
-    from rag.chunks as c
-    inner join rag.documents as d on c.document_id = d.id
-    where
-        not c.has_terms
-        and (
-            p_filter ->> 'vault' is null
-            or coalesce(c.scope, d.scope, d.vault_path) = rtrim(p_filter ->> 'vault', '/')
-        );
-end;
-
-comment on function rag.unstored_terms(jsonb) is
-'Chunks that have no row in rag.chunk_terms, such as those inserted by hand, with terms made on the
-spot; of the filter''s vault if it names one. passes: whether the rest of the filter lets it through.
-Mostly none.';
-
-create or replace function rag.weigh_question(
-    p_question text, p_vault text default null, p_more public.sparsevec[] default '{}'
-)
+create or replace function rag.weigh_question(p_question text, p_vault text default null)
     returns table (term text, dim integer, chunks bigint, idf double precision)
     language sql
     stable
@@ -142,7 +113,7 @@ begin atomic
             s.dim,
             s.chunks
         from rag.term_statistics(
-            array(select 0 union select t.dim from terms as t), p_vault, p_more
+            array(select t.dim from terms as t) || 0, p_vault
         ) as s
     )
     select
@@ -157,10 +128,10 @@ begin atomic
     order by t.position;
 end;
 
-comment on function rag.weigh_question(text, text, public.sparsevec[]) is
+comment on function rag.weigh_question(text, text) is
 'The terms of a question with their dimension, the number of chunks that hold each, and its idf,
 ln(1 + (N - n + 0.5) / (n + 0.5)), N being all chunks (Robertson and Zaragoza, 2009; the 1 + keeps it
-above 0). Of one vault or of all that the caller may see; p_more as in rag.term_statistics.
+above 0). Of one vault or of all that the caller may see.
 Example: select * from rag.weigh_question(''如何重置数据库密码？'');';
 
 create or replace function rag.find_lexical(
@@ -191,7 +162,7 @@ declare
     v_ids bigint[];
     v_products double precision[];
 begin
-    select array_agg(u.chunk_id), coalesce(array_agg(u.terms), '{}'), array_agg(u.passes)
+    select array_agg(u.chunk_id), array_agg(u.terms), array_agg(u.passes)
     into v_new_ids, v_new_terms, v_passing
     from rag.unstored_terms(p_filter) as u;
 
@@ -201,7 +172,7 @@ begin
         sum(w.idf),
         rag.sparse_vector(array_agg(w.dim), array_agg(w.idf))
     into v_terms, v_units, v_most, v_query
-    from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/'), v_new_terms) as w;
+    from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/')) as w;
     if v_terms is null then
         return;
     end if;

@@ -13,8 +13,8 @@ begin atomic
 end;
 
 comment on function rag.retrieval_defaults(text) is
-'How chunks are found when RAG_RETRIEVAL is not set, and what share the vectors have in a fusion. The
-vectors of the fake provider know no more than words, and those less well than BM25: docs/why.md has
+'How chunks are found when RAG_RETRIEVAL is not set, and what share the vectors have in a fusion.
+The vectors of the fake provider know no more than words, and those less well than BM25: docs/why.md has
 what was measured.';
 
 create or replace function rag.check_retrieval(
@@ -80,7 +80,9 @@ create or replace function rag.rank_chunks(
 as $$
 #variable_conflict use_column
 declare
-    v_depth constant integer := case p_retrieval when 'hybrid' then greatest(50, p_limit) else p_limit end;
+    v_depth constant integer := case
+        when p_retrieval = 'hybrid' then greatest(50, p_limit) else p_limit
+    end;
     v_constant constant double precision := 60;
     v_vector_weight double precision := 1;
     v_lexical_weight double precision := 1;
@@ -150,8 +152,8 @@ $$;
 comment on function rag.rank_chunks(
     text, public.vector, text, text, integer, integer, jsonb, text
 ) is
-'The p_limit best chunks for a question by one way of retrieval, in no order: place (from 1), ranks in
-both legs (null: not found there), similarity, lexical score and coverage, and the fused score,
+'The p_limit best chunks for a question by one way of retrieval, in no order: place (from 1), ranks
+in both legs (null: not found there), similarity, lexical score and coverage, and the fused score,
 sum of weight / (60 + rank) over the legs (Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion",
 SIGIR 2009) with the weights of rag.retrieval_defaults. In vector and lexical retrieval that is the
 order of the one leg. Checks nothing: callers do.';

@@ -1,6 +1,6 @@
--- The lexical search: terms of each chunk, and in how many chunks each occurs. `rag db init` makes the
--- terms of the chunks that are there (rag.fill_terms), about half a millisecond each; until then a
--- search makes them on the spot. Takes no copy of any table.
+-- The lexical search: terms of each chunk, and in how many chunks each occurs. `rag db init` makes
+-- the terms of the chunks that are there (rag.fill_terms), about half a millisecond each; until
+-- then a search makes them on the spot. Takes no copy of any table.
 -- squawk-ignore-file prefer-bigint-over-int, require-concurrent-index-creation
 
 alter table rag.chunks add column has_terms boolean not null default false;
@@ -27,14 +27,14 @@ comment on column rag.chunk_terms.scope is
 'Whose statistics it counts in: the scope of the document, else its vault''s path.';
 comment on column rag.chunk_terms.owner is 'Copy of the document''s owner.';
 comment on column rag.chunk_terms.terms is
-'At the dimension of each term (a hash) its weight in the chunk, from 1 to 15; see rag.weigh_terms.';
+'At the dimension of each term (a hash) its weight in the chunk, 1 to 15; see rag.weigh_terms.';
 
 create table rag.uncounted_terms (
     id bigint primary key
 );
 
 comment on table rag.uncounted_terms is
-'Rows of rag.chunk_terms that rag.term_counts does not have in it yet; searches add them themselves.';
+'Rows of rag.chunk_terms that rag.term_counts does not have in it yet; searches add them.';
 comment on column rag.uncounted_terms.id is 'The row of rag.chunk_terms.';
 
 create table rag.term_counts (

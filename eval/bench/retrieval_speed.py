@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from vectors import end_on_signals, temporary_server
@@ -79,6 +80,13 @@ def main() -> None:
         measure(Database(url, embedded=True), options)
 
 
+def value(connection: psycopg.Connection[Any], query: str, parameters: Any = None) -> Any:
+    """The one value that a query gives."""
+    row = connection.execute(query, parameters).fetchone()
+    assert row is not None
+    return row[0]
+
+
 def measure(database: Database, options: argparse.Namespace) -> None:
     """Fills the database and asks every question in each mode, in turn."""
     database.install()
@@ -88,21 +96,22 @@ def measure(database: Database, options: argparse.Namespace) -> None:
     vault = str(options.vault.resolve())
     with psycopg.connect(database.url, autocommit=True) as connection:
         count = "select count(*) from rag.chunks"
-        first = connection.execute(count).fetchone()[0]
+        first = value(connection, count)
         for number in range(1, round(options.chunks / first)):
             connection.execute(REPEAT, {"vault": vault, "n": f"/{number}"})
         connection.execute("select rag.count_terms()")
         connection.execute("vacuum analyze")
-        chunks = connection.execute(count).fetchone()[0]
+        chunks = value(connection, count)
         rows = connection.execute(
             "select distinct h.heading from rag.chunks as c, unnest(c.heading_path) as h (heading)"
             " where length(h.heading) between 8 and 60 order by 1"
         ).fetchall()
         questions = [row[0] for row in random.Random(7).sample(rows, options.questions)]
-        terms = connection.execute(
+        terms = value(
+            connection,
             "select avg(cardinality(rag.question_terms(q.text))) from unnest(%s::text[]) as q (text)",
             [questions],
-        ).fetchone()[0]
+        )
         times: dict[str, list[float]] = {mode: [] for mode in MODES}
         for turn in range(3):  # the first warms up
             for question in questions:
