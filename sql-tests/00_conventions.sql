@@ -84,8 +84,8 @@ select is_empty($$
     select p.oid::regprocedure from pg_proc as p
     where p.pronamespace = 'rag'::regnamespace and p.provolatile <> 'v'
         and (p.proparallel = 's') = (p.proname in (
-            'list_index_candidates', 'find_nearest', 'search_nearest', 'search_chunks',
-            'explain_search', 'index_recall'
+            'list_index_candidates', 'find_nearest', 'rank_chunks', 'retrieve', 'assert_retrieves',
+            'search_chunks', 'explain_search', 'index_recall'
         ))
 $$, 'readers are parallel safe, but for the one that sets parameters and those that call it');
 

@@ -199,7 +199,9 @@ select results_eq(
 );
 select results_eq(
     $$ select s.source, s.chunk_index, s.scan
-    from rag.search_nearest(pg_temp.vec(1, 1.5), 'fake', 'm', 1024, 3) as s $$,
+    from rag.retrieve(
+        null, pg_temp.vec(1, 1.5), 'fake', 'm', 1024, 3, p_retrieval => 'vector'
+    ) as s $$,
     $$ values ('far.md', 2, 'index'), ('far.md', 1, 'index'), ('far.md', 3, 'index') $$,
     'a search by the index finds what is nearest'
 );

@@ -1,7 +1,7 @@
 -- Tests of db/functions/search.sql: the search, how it went, the decision to answer.
 
 begin;
-select plan(167);
+select plan(161);
 
 -- a vector whose first coordinates are given and whose others are 0
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
@@ -221,7 +221,7 @@ select results_eq(
     'ties are broken by source, heading_path, chunk_index and vault, in byte order'
 );
 select alike(
-    (select p.prosrc from pg_proc as p where p.oid = 'rag.search_nearest'::regproc),
+    (select p.prosrc from pg_proc as p where p.oid = 'rag.rank_chunks'::regproc),
     '%relative_path collate "C"%heading_path collate "C"%vault_path collate "C"%',
     'the order does not depend on the collation of the database'
 );
@@ -278,7 +278,7 @@ select is_empty(
     'with all documents everything is gone'
 );
 
--- search_chunks_plain, search_nearest, explain_search ----------------------------------------------
+-- search_chunks_plain, explain_search --------------------------------------------------------------
 
 do $$ begin
     perform pg_temp.store('one.md', pg_temp.vec(1));
@@ -302,17 +302,13 @@ select throws_ok(
     format('select * from rag.%s(%s)', name, arguments), code, null,
     format('%s refuses %s', name, arguments)
 )
-from unnest(array['search_chunks_plain', 'search_nearest', 'explain_search']) as name
+from unnest(array['search_chunks_plain', 'explain_search']) as name
 cross join (values
     ('null, ''fake'', ''m'', 1024', 'RG001'), ('pg_temp.vec(1), ''no'', ''m'', 1024', 'RG003'),
     ('pg_temp.vec(1), ''fake'', ''m'', 768', 'RG004'),
     ('pg_temp.vec(1), ''fake'', ''m'', 1024, 21', 'RG001'),
     ('pg_temp.vec(1), ''fake'', ''m'', 1024, 5, ''{"a": 1}''', 'RG001')
 ) as u (arguments, code);
-select results_eq(
-    $$ select s.source, s.scan from rag.search_nearest(pg_temp.vec(1), 'fake', 'm', 1024, 1) as s $$,
-    $$ values ('one.md', 'exact') $$, 'the scan is told with each chunk'
-);
 select results_eq(
     format('select * from rag.explain_search(%s)', arguments), format('values (%s)', expected), name
 )
