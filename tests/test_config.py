@@ -181,7 +181,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert (settings.llm_base_url, settings.llm_api_key, settings.llm_timeout_seconds) == (None, None, 30)
     assert (settings.top_k, settings.context_token_budget) == (5, 6000)
     assert (settings.min_similarity, settings.threshold, settings.min_confidence) == (None, 0.20, 0.5)
-    assert (settings.retrieval, settings.fallback_enabled) == ("vector", False)
+    assert (settings.asked_retrieval, settings.retrieval) == (None, "lexical")
+    assert settings.fallback_enabled is False
 
 
 def test_without_arguments_the_real_environment_and_folder_are_read(

@@ -106,9 +106,9 @@ def built_url(server: Server, built: str) -> Iterator[str]:
 def command(url: str) -> Rag:
     """The command in this process, which is quicker."""
 
-    def run(*arguments: str) -> CompletedProcess[str]:
+    def run(*arguments: str, **environment: str) -> CompletedProcess[str]:
         words = ["--env-file", os.devnull, *arguments]
-        done = CliRunner().invoke(app, words, env={"DATABASE_URL": url})
+        done = CliRunner().invoke(app, words, env={"DATABASE_URL": url, **environment})
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
@@ -520,7 +520,7 @@ def test_a_follower_that_loses_the_database_stops_quietly(empty_url: str) -> Non
 
 
 def scan_of(rag: Rag, *options: str) -> str:
-    return str(body(rag("search", "Text 7", "--json", *options))["scan"])
+    return str(body(rag("search", "Text 7", "--json", *options, RAG_RETRIEVAL="vector"))["scan"])
 
 
 def test_a_search_uses_the_index_from_ten_thousand_vectors_on(indexed: Rag, sql: Connection) -> None:
