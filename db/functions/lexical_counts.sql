@@ -139,25 +139,28 @@ quick.';
 
 create or replace function rag.unstored_terms(p_filter jsonb default '{}')
     returns table (chunk_id bigint, terms public.sparsevec, passes boolean)
-    language sql
+    language plpgsql
     stable
     parallel safe
-begin atomic
+    set search_path = pg_catalog, public, pg_temp
+    set enable_seqscan = off
+as $$
+begin
+    return query
     select
-        c.id as chunk_id,
-        rag.weigh_chunk(c.content, c.heading_path, c.relative_path, c.tags, c.frontmatter)
-            as terms,
+        c.id,
+        rag.weigh_chunk(c.content, c.heading_path, c.relative_path, c.tags, c.frontmatter),
         p_filter - 'vault' = '{}'
-        or c.id = any(array(select f.chunk_id from rag.filtered_chunks(p_filter) as f)) as passes
+        or c.id = any(array(select f.chunk_id from rag.filtered_chunks(p_filter) as f))
     from rag.chunks as c
-    inner join rag.documents as d on c.document_id = d.id
-    where
-        not c.has_terms
+    join rag.documents as d on d.id = c.document_id
+    where not c.has_terms
         and (
             p_filter ->> 'vault' is null
             or coalesce(c.scope, d.scope, d.vault_path) = rtrim(p_filter ->> 'vault', '/')
         );
 end;
+$$;
 
 comment on function rag.unstored_terms(jsonb) is
 'Chunks that have no row in rag.chunk_terms, such as those inserted by hand, with terms made on the
