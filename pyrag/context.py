@@ -9,7 +9,7 @@ from pyrag.tokens import count_tokens, encode, encoding
 
 _TRUNCATED = "[truncated]"
 _LONGEST_OVERLAP = 2000  # characters that a chunk may repeat of the one before: more than its 80 tokens
-_SHORTEST_OVERLAP = 8  # fewer may be the same by chance
+_SHORTEST_OVERLAP = 40  # fewer, such as a fence or a list item, may be the same by chance
 
 
 def pack_context(
@@ -56,11 +56,17 @@ def pack_context(
         beside = (neighbours or {}).get(block.hit.chunk_id)
         if beside is None or block.content != block.hit.content:
             continue
-        for before, after in ((None, beside.next), (beside.previous, None)):
+        for identity, before, after in (
+            (beside.next_id, None, beside.next),
+            (beside.previous_id, beside.previous, None),
+        ):
+            if identity is None or identity in placed:
+                continue
             content = _merged(_merged(before, blocks[number - 1].content), after)
             widened = ContextBlock(number, block.hit, _block(number, block.hit, content), content)
             candidate = "\n\n".join(each.text for each in [*blocks[: number - 1], widened, *blocks[number:]])
-            if content != blocks[number - 1].content and count_tokens(candidate) <= room:
+            if count_tokens(candidate) <= room:
+                placed.add(identity)
                 blocks[number - 1] = widened
                 text = candidate
     return Context(text, tuple(blocks), count_tokens(text))

@@ -150,6 +150,8 @@ def _check_encoding(connection: Connection[Any]) -> None:
     """Raises `SchemaNotInitialized` unless the database is in UTF-8: elsewhere text cannot be folded."""
     row = connection.execute("show server_encoding").fetchone()
     encoding = row[0] if row else None
+    if isinstance(encoding, bytes):  # psycopg decodes nothing of a database in SQL_ASCII
+        encoding = encoding.decode()
     if encoding != "UTF8":
         raise SchemaNotInitialized(
             f"The database {connection.info.dbname} has the encoding {encoding}; pyrag needs UTF8.",

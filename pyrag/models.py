@@ -141,6 +141,7 @@ class Hit:
     matched_terms: list[str] | None = None
     fused_score: float | None = None
     duplicate_of: int | None = None
+    confidence: float | None = None  # of the whole retrieval, the same in each of its hits
 
     @property
     def heading(self) -> str:
@@ -153,7 +154,9 @@ class Neighbours:
     """A row of `rag.list_neighbours`: the text before and after a chunk in its section, if any."""
 
     chunk_id: int
+    previous_id: int | None
     previous: str | None
+    next_id: int | None
     next: str | None
 
 

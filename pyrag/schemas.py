@@ -138,7 +138,9 @@ class SearchResult(_Reply):
 class _Retrieved(_Reply):
     """What every reply says about its retrieval."""
 
-    confidence: float = Field(ge=0, le=1, description="best score of the results, 0.0 without any")
+    confidence: float = Field(
+        ge=0, le=1, description="best similarity among the 20 best, 0.0 without results"
+    )
     threshold: float = Field(ge=0, le=1, description="the confidence from which a question is answered")
     retrieval: Retrieval = Field(description="how chunks are found: by vectors, by words, by both")
     scan: Scan = Field(description="how the vectors were searched: exactly, or by an approximate index")

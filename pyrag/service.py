@@ -253,7 +253,7 @@ def _reason(asked: Asked, answer: str, cited: set[int]) -> str | None:
 
 
 def _confidence(hits: list[Hit]) -> float:
-    return max((hit.score for hit in hits), default=0.0)
+    return (hits[0].confidence or 0.0) if hits else 0.0
 
 
 def _results(hits: list[Hit]) -> list[SearchResult]:

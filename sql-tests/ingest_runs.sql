@@ -1,7 +1,7 @@
 -- Tests of db/functions/ingest_runs.sql: runs, who owns them, and how they end.
 
 begin;
-select plan(54);
+select plan(57);
 
 create function pg_temp.begin(p_vault text default '/v') returns bigint language sql as
 $$ select rag.begin_run(p_vault, 'fake', 'm', 1024, '{"pid": 12, "host": "desk"}') $$;
@@ -247,6 +247,31 @@ select is(
     (select r.status from rag.finish_run(pg_temp.last_run()) as r), 'success',
     'a session that does not hold the lock of a run can end it'
 );
+
+-- end_run: the terms of chunks ----------------------------------------------------------------------
+
+do $$ begin
+    insert into rag.documents (vault_path, file_path, relative_path, content_hash)
+    values ('/hand', '/hand/a.md', 'a.md', 'd');
+    insert into rag.chunks (
+        document_id, chunk_index, content, file_path, relative_path, content_hash
+    )
+    select d.id, i, 'zebra', d.file_path, d.relative_path, 'h'
+    from rag.documents as d, generate_series(0, 1) as i where d.vault_path = '/hand';
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.chunk_index = 0;
+    update rag.chunks set has_terms = true where chunk_index = 0;
+    perform pg_temp.dead('/other');
+    perform rag.fail_run(pg_temp.last_run(), 'x');
+end $$;
+select is(
+    (select count(*) from rag.chunk_terms as t join rag.chunks as c on c.id = t.chunk_id
+    where c.has_terms), 2::bigint, 'a run that ends gives chunks inserted by hand their terms'
+);
+select results_eq(
+    $$ select k.scope, k.chunks from rag.term_counts as k where k.dim = rag.term_dim('zebra') $$,
+    $$ values ('/hand', 2::bigint) $$, 'and counts all that is not counted'
+);
+select is_empty('select u.id from rag.uncounted_terms as u', 'nothing is left to count');
 
 -- run_lock_key ------------------------------------------------------------------------------------
 

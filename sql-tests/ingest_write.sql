@@ -2,7 +2,7 @@
 -- Each section works in vaults of its own, named after it.
 
 begin;
-select plan(97);
+select plan(102);
 
 -- a vector whose first coordinates are given and whose others are 0
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
@@ -768,6 +768,35 @@ select is_empty(
         select max(x.chunk_index) + 1 from rag.chunks as x where x.document_id = d.id
     ) $$,
     'the chunks of a document are numbered without gaps'
+);
+select is_empty(
+    $$ select c.id
+    from rag.chunks as c
+    join rag.documents as d on d.id = c.document_id
+    left join rag.chunk_terms as t on t.chunk_id = c.id
+    where d.scope is not null and (not c.has_terms or (t.id, t.scope, t.owner, t.terms) is distinct from (
+        c.id, d.vault_path, d.owner,
+        rag.weigh_chunk(c.content, c.heading_path, c.relative_path, c.tags, c.frontmatter)
+    )) $$,
+    'each chunk has its terms, also where the file was moved or changed'
+);
+create function pg_temp.told(p_vault text) returns setof bigint language sql as $$
+    select s.chunks from rag.term_statistics(array[
+        0, (select rag.term_dim(t) from unnest(rag.lexical_terms('Top')) as t)
+    ], p_vault) as s order by s.dim
+$$;
+select set_eq(
+    'select unnest(array[1, 2]), c from pg_temp.told(null) as c',
+    'select unnest(array[1, 2]), count(*) from rag.chunks as c', 'all of them count'
+);
+select ok(rag.count_terms() > 0, 'when they are counted');
+select set_eq(
+    'select unnest(array[1, 2]), c from pg_temp.told(null) as c',
+    'select unnest(array[1, 2]), count(*) from rag.chunks as c', 'the same number counts'
+);
+select is_empty(
+    $$ select f.* from rag.find_inconsistencies() as f where f.problem ~ 'term' $$,
+    'terms and counts fit together'
 );
 
 select * from finish();

@@ -2,7 +2,7 @@
 -- all fits together.
 
 begin;
-select plan(120);
+select plan(126);
 
 create function pg_temp.run() returns bigint language sql as
 'select max(r.id) from rag.ingest_runs as r';
@@ -594,6 +594,43 @@ from (values
     (
         'delete from rag.documents as d where d.relative_path = ''a.md''', '',
         'a document that somebody deleted leaves nothing behind'
+    ),
+    (
+        'delete from rag.chunk_terms as t using rag.chunks as c where c.id = t.chunk_id
+        and c.relative_path = ''a.md'' and c.chunk_index = 1',
+        'a chunk counts as having terms, but has none @ a.md 1; '
+        'rag.term_counts does not have as many chunks as there are @ /c', 'missing terms are found'
+    ),
+    (
+        'update rag.term_counts as k set chunks = k.chunks + 1 where k.dim = 0',
+        'rag.term_counts does not have as many chunks as there are @ /c', 'a wrong count is found'
+    ),
+    (
+        'delete from rag.term_counts as k',
+        'rag.term_counts does not have as many chunks as there are @ /c', 'a missing count is found'
+    ),
+    (
+        'insert into rag.term_counts (dim, scope, chunks) values (0, ''/gone'', 1)',
+        'rag.term_counts does not have as many chunks as there are @ /gone',
+        'a count of no vault is found'
+    ),
+    (
+        'update rag.chunks set has_terms = false where relative_path = ''a.md'';
+        delete from rag.chunk_terms as t where not exists (
+            select 1 from rag.chunks as c where c.id = t.chunk_id and c.has_terms
+        ); select rag.fill_terms()',
+        'rag.term_counts does not have as many chunks as there are @ /c',
+        'terms taken away by hand are counted still, which is found'
+    ),
+    (
+        'delete from rag.documents as d where d.relative_path = ''a.md'';
+        insert into rag.documents (vault_path, file_path, relative_path, content_hash)
+        values (''/hand'', ''/hand/h.md'', ''h.md'', ''d'');
+        insert into rag.chunks (
+            document_id, chunk_index, content, file_path, relative_path, content_hash
+        ) select d.id, 0, ''x'', d.file_path, d.relative_path, ''h''
+        from rag.documents as d where d.relative_path = ''h.md''', '',
+        'chunks without terms are no problem, and deleted ones that are counted still neither'
     )
 ) as u (statement, problem, name);
 select is(

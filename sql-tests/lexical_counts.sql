@@ -1,7 +1,7 @@
 -- Tests of db/functions/lexical_counts.sql: terms of chunks, and in how many chunks each occurs.
 
 begin;
-select plan(45);
+select plan(76);
 
 -- a chunk in its document, with the columns of the contract only
 create function pg_temp.store(
@@ -26,6 +26,43 @@ create function pg_temp.counts(p_vault text default null) returns bigint[] langu
         on s.dim = n.dim
 $$;
 
+-- where rag.term_statistics differs from what the texts of the chunks say, of each vault and of all
+create function pg_temp.wrong() returns table (
+    vault text, dim integer, told bigint, right_one bigint
+) language sql as $$
+    with
+    words as (
+        select distinct c.id, coalesce(c.scope, d.scope, d.vault_path) as vault, t.dim
+        from rag.chunks as c
+        join rag.documents as d on d.id = c.document_id
+        cross join lateral (
+            select rag.term_dim(unnest(rag.lexical_terms(rag.lexical_text(
+                c.content, c.heading_path, c.relative_path, c.tags, c.frontmatter
+            )))) as dim
+            union all
+            select 0
+        ) as t
+    ),
+    dims as (
+        select w.dim from words as w union select k.dim from rag.term_counts as k
+        union select rag.term_dim(n.term) from unnest(array['lag', '备份', 'none']) as n (term)
+    ),
+    vaults as (
+        select w.vault from words as w union select k.scope from rag.term_counts as k
+        union values ('/v'), ('/w'), ('/none'), (null)
+    )
+    select v.vault, s.dim, s.chunks, r.chunks
+    from vaults as v
+    cross join lateral rag.term_statistics(array(select x.dim from dims as x), v.vault) as s
+    cross join lateral (
+        select count(*) as chunks from words as w
+        where w.dim = s.dim and (v.vault is null or w.vault = v.vault)
+    ) as r
+    where s.chunks is distinct from r.chunks
+$$;
+create function pg_temp.check_counts(p_when text) returns text language sql as
+$$ select is_empty('select * from pg_temp.wrong()', 'each count is that of the texts ' || p_when) $$;
+
 select results_eq(
     $$ select l.dim from rag.list_dims('{3:1,7:2.5}/1000000000') as l $$, 'values (3), (7)',
     'the dimensions of a sparse vector'
@@ -37,6 +74,7 @@ select is_empty(
 -- Without terms: counted on the spot --------------------------------------------------------------
 
 select is(pg_temp.counts(), '{0,0,0}', 'there is nothing');
+select is_empty($$ select * from rag.term_statistics('{}') $$, 'nothing asked, nothing told');
 do $$ begin
     perform pg_temp.store('a.md', 'lag lag');
     perform pg_temp.store('b.md', '备份 and lag');
@@ -54,12 +92,26 @@ select results_eq(
     $$ values ('a.md', false), ('b.md', true) $$,
     'the vault of a filter holds for all, the rest of it is told'
 );
+select is(
+    (select count(*) from rag.unstored_terms() as u where u.passes), 4::bigint,
+    'without a filter all pass'
+);
+select is(
+    (select u.terms from rag.unstored_terms('{"path_prefix": "b.md"}') as u where u.passes),
+    rag.weigh_terms('{备份,and,lag,b,md,b.md}'), 'their terms are made on the spot'
+);
+select pg_temp.check_counts('before any are stored');
 
 -- fill_terms, store_terms -------------------------------------------------------------------------
 
 select is(rag.fill_terms(3), 3, 'as many chunks as asked for get their terms');
 select is(pg_temp.counts(), '{4,3,1}', 'the counts are the same');
 select is((select count(*) from rag.unstored_terms()), 1::bigint, 'one is left');
+select is(
+    (select count(*) from rag.chunks as c where c.has_terms), 3::bigint,
+    'chunks know that they have terms'
+);
+select pg_temp.check_counts('with some stored');
 select is(rag.fill_terms(), 1, 'the last one');
 select is(rag.fill_terms(), 0, 'none is left');
 select is(pg_temp.counts(), '{4,3,1}', 'the counts are the same');
@@ -70,6 +122,7 @@ select results_eq(
     $$ values ('/w', true, null::uuid, rag.weigh_chunk('lag', '{}', 'd.md', '{}', '{}')) $$,
     'a chunk without a scope counts in its vault'
 );
+select pg_temp.check_counts('with all stored');
 select is_empty('select u.id from rag.uncounted_terms as u', 'filled terms are counted at once');
 select results_eq(
     $$ select k.scope, k.chunks from rag.term_counts as k where k.dim = 0 order by k.scope $$,
@@ -89,12 +142,21 @@ select lives_ok(
     'storing them again is no error'
 );
 select is(pg_temp.counts(), '{5,4,2}', 'and counts them once');
+select pg_temp.check_counts('before they are counted');
 
 -- count_terms, and deleting by hand ---------------------------------------------------------------
 
-select ok(rag.count_terms() > 0, 'counting changes counts');
-select is(pg_temp.counts(), '{5,4,2}', 'but not what is read');
+select is(rag.count_terms(), 0::bigint, 'what was made anew and is the same changes no count');
+select is(pg_temp.counts(), '{5,4,2}', 'nor what is read');
+select pg_temp.check_counts('after counting');
+create temp table counted as select k.* from rag.term_counts as k;
 select is(rag.count_terms(), 0::bigint, 'counting again changes nothing');
+select set_eq('select * from rag.term_counts', 'select * from counted', 'not even a row');
+do $$ begin
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'e.md';
+end $$;
+select is(pg_temp.counts(), '{5,4,2}', 'storing what is counted again counts it once');
+do $$ begin perform rag.count_terms(); end $$;
 delete from rag.documents as d where d.relative_path = 'b.md';
 select is(pg_temp.counts(), '{4,3,1}', 'a deleted chunk counts no longer');
 select is(
@@ -109,7 +171,10 @@ do $$ begin
 end $$;
 select is(pg_temp.counts(), '{4,3,1}', 'a chunk that came and went uncounted never counts');
 select is(pg_temp.counts('/v'), '{2,2,1}', 'nor in its vault');
+select pg_temp.check_counts('with deleted chunks, counted and not');
 select ok(rag.count_terms() > 0, 'counting takes the deleted one out');
+select is(rag.count_terms(), 0::bigint, 'and only once');
+select pg_temp.check_counts('after counting deleted chunks');
 select is(pg_temp.counts(), '{4,3,1}', 'what is read stays');
 select is_empty(
     $$ select t.id from rag.chunk_terms as t where t.chunk_id is null
@@ -121,24 +186,80 @@ select is_empty(
 );
 delete from rag.chunks as c where c.relative_path = 'e.md';
 select is(pg_temp.counts(), '{3,2,0}', 'deleting a chunk alone counts too');
+select pg_temp.check_counts('after a chunk was deleted');
+
+-- one of each: stored but not counted, without terms, in a scope of its own, deleted
+do $$ begin
+    perform pg_temp.store('g.md', 'lag 备份 备份', '/w');
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'g.md';
+    update rag.chunks set has_terms = true where relative_path = 'g.md';
+    perform pg_temp.store('h.md', 'lag', '/w');
+    perform pg_temp.store('i.md', '备份', 'upload:7');
+    update rag.documents set scope = 'upload:7' where relative_path = 'i.md';
+    update rag.chunks set scope = 'upload:7', tags = '{db}', heading_path = '{Log}'
+    where relative_path = 'i.md';
+end $$;
+select pg_temp.check_counts('with a scope that is no vault');
+do $$ begin
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'i.md';
+    update rag.chunks set has_terms = true where relative_path = 'i.md';
+end $$;
+select pg_temp.check_counts('with that stored');
+select is(pg_temp.counts('upload:7'), '{1,0,1}', 'a scope has counts of its own');
 
 -- forget, move_vault ------------------------------------------------------------------------------
 
 select lives_ok($$ select * from rag.forget('/v', 'a.md', true) $$, 'a note is forgotten');
-select is(pg_temp.counts(), '{2,1,0}', 'with its counts');
+select is(pg_temp.counts(), '{5,3,2}', 'with its counts');
+select pg_temp.check_counts('after forgetting a note');
 select is_empty(
     $$ select t.id from rag.chunk_terms as t where t.chunk_id is null $$, 'and with its terms'
 );
+delete from rag.chunks as c where c.relative_path = 'c.md';
+do $$ begin
+    perform pg_temp.store('j.md', 'lag', '/w');
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'j.md';
+    update rag.chunks set has_terms = true where relative_path = 'j.md';
+end $$;
+select is(pg_temp.counts('/w'), '{4,4,1}', 'counted, not counted, without terms and deleted');
 select lives_ok($$ select rag.move_vault('/w', '/moved') $$, 'a vault moves');
-select is(pg_temp.counts('/moved'), '{2,1,0}', 'and its counts with it');
+select is(pg_temp.counts('/moved'), '{4,4,1}', 'and its counts with it');
+select pg_temp.check_counts('after a vault moved');
 select is(pg_temp.counts('/w'), '{0,0,0}', 'nothing is left where it was');
 select is((select count(*) from rag.term_counts where scope = '/w'), 0::bigint, 'no count either');
 select is_empty(
     $$ select * from rag.find_inconsistencies() as f where f.problem ~ 'term' $$,
     'terms and counts are consistent'
 );
+select is(rag.fill_terms(), 1, 'the moved chunk without terms gets them');
+select is(pg_temp.counts('/moved'), '{4,4,1}', 'in its new vault');
+select pg_temp.check_counts('after the moved chunks are counted');
+select lives_ok($$ select * from rag.forget('/moved', null, true) $$, 'a vault is forgotten');
+select is(pg_temp.counts(), '{1,0,1}', 'with all its counts');
+select pg_temp.check_counts('after forgetting a vault');
 delete from rag.documents;
 select is(pg_temp.counts(), '{0,0,0}', 'without documents nothing counts');
+select ok(rag.count_terms() > 0, 'when that is counted');
+select is_empty(
+    $$ select k.dim from rag.term_counts as k union all select 1 from rag.chunk_terms
+    union all select 1 from rag.uncounted_terms $$, 'nothing is left at all'
+);
+
+-- A text with more terms than a vector holds ------------------------------------------------------
+
+do $$ begin
+    perform pg_temp.store('many.md', string_agg('w' || i, ' ')) from generate_series(1, 20000) as i;
+    perform rag.fill_terms();
+end $$;
+select results_eq(
+    $$ select s.chunks from rag.term_statistics(
+        array[rag.term_dim('w1'), rag.term_dim('w16000'), rag.term_dim('w16001'), 0]
+    ) as s order by s.dim = 0, s.dim = rag.term_dim('w16001'), s.dim $$,
+    'values (1::bigint), (1), (0), (1)', 'of 20000 terms the first 16000 are stored and counted'
+);
+delete from rag.documents;
+do $$ begin perform rag.count_terms(); end $$;
+select is_empty('select k.dim from rag.term_counts as k', 'and taken out again');
 
 -- count_terms_if_many -----------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 -- Tests of db/functions/retrieve.sql: one function for retrieval by vectors, by words and by both.
 
 begin;
-select plan(45);
+select plan(118);
 
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
 as 'select (p_first || array_fill(0::real, array[1024 - cardinality(p_first)]))::public.vector';
@@ -32,17 +32,21 @@ $$;
 select results_eq(
     format('select * from rag.retrieval_defaults(%L)', p), format('values (%L, %s::float8)', r, w), p
 )
-from (values ('fake', 'lexical', 0.015), ('local-e5', 'hybrid', 0.5)) as u (p, r, w);
+from (values
+    ('fake', 'lexical', 0.015), ('local-e5', 'hybrid', 0.5), (null, 'hybrid', 0.5)
+) as u (p, r, w);
 select is(rag.check_retrieval(r, v, p), c, format('%s of %s is %s', r, p, c))
 from (values
     (null, null, null, 'lexical'), (null, pg_temp.vec(1), 'fake', 'lexical'),
     (null, pg_temp.vec(1), 'real', 'hybrid'), ('vector', pg_temp.vec(1), 'fake', 'vector'),
-    ('lexical', null, 'real', 'lexical')
+    ('lexical', null, 'real', 'lexical'), ('lexical', pg_temp.vec(1), 'real', 'lexical'),
+    (null, null, 'real', 'lexical'), ('hybrid', pg_temp.vec(1), 'fake', 'hybrid')
 ) as u (r, v, p, c);
 select throws_ok(
-    $$ select rag.check_retrieval('words', null, 'fake') $$, 'RG001',
-    'retrieval must be vector, lexical or hybrid, got words', 'another retrieval is refused'
-);
+    format('select rag.check_retrieval(%L, null, %L)', r, 'fake'), 'RG001',
+    'retrieval must be vector, lexical or hybrid, got ' || r, format('retrieval %L is refused', r)
+)
+from unnest(array['words', '', 'Hybrid', 'vector ']) as u (r);
 select throws_ok(
     format('select rag.check_retrieval(%L, null, %L)', r, 'fake'), 'RG001',
     'the vector of the question is null', format('%s needs a vector', r)
@@ -68,7 +72,12 @@ from (values
     ('''lag'', p_top_k => 0', 'RG001'), ('''lag'', p_top_k => 21', 'RG001'),
     ('''lag'', p_filter => ''[]''', 'RG001'), ('''lag'', p_dim => 768', 'RG004'),
     ('''lag'', ''[1]'', ''fake'', ''m''', 'RG004'),
-    ('''lag'', pg_temp.vec(1), ''no'', ''m''', 'RG003')
+    ('''lag'', pg_temp.vec(1), ''no'', ''m''', 'RG003'),
+    ('''lag'', pg_temp.vec(1), ''no'', ''m'', p_retrieval => ''lexical''', 'RG003'),
+    ('''lag'', pg_temp.vec(1)', 'RG003'), ('''lag'', p_top_k => null', 'RG001'),
+    ('''lag'', p_filter => null', 'RG001'), ('''lag'', p_filter => ''{"a": 1}''', 'RG001'),
+    ('''lag'', p_dim => null', 'RG004'), ('''lag'', p_retrieval => ''hybrid''', 'RG001'),
+    ('''lag'', p_retrieval => ''vector''', 'RG001'), ('''lag'', p_retrieval => ''words''', 'RG001')
 ) as u (a, c);
 
 -- retrieve: each way ------------------------------------------------------------------------------
@@ -84,6 +93,23 @@ select results_eq(
     ), format('vector retrieval is the plain search: %s of (%s)', k, v)
 )
 from unnest(array['1', '0, 0, 1', '0']) as v cross join unnest(array[1, 20]) as k;
+select results_eq(
+    format(
+        $$ select r.chunk_id, r.vault_path, r.source, r.heading_path, r.chunk_index, r.content,
+        r.content_hash, r.metadata, r.score
+        from rag.retrieve('lag', pg_temp.vec(1, 1), 'real', 'm', 1024, 3, %L, 'vector') as r $$, f
+    ), format($$ select * from rag.%s(pg_temp.vec(1, 1), 'real', 'm', 1024, 3, %L) $$, s, f),
+    format('vector retrieval is rag.%s, with the filter %s', s, f)
+)
+from unnest(array['search_chunks', 'search_chunks_plain']) as s
+cross join unnest(array['{}', '{"path_prefix": "near.md"}', '{"vault": "/none"}']) as f;
+select is_empty(
+    $$ select r.fused_score from rag.retrieve(
+        'lag', pg_temp.vec(1, 1), 'real', 'm', p_retrieval => 'vector'
+    ) as r where r.fused_score <> 1 / (60 + r.vector_rank)::float8
+    or num_nonnulls(r.lexical_rank, r.lexical_score, r.coverage, r.duplicate_of) > 0 $$,
+    'vector retrieval fuses nothing'
+);
 select results_eq(
     $$ select r.source, r.vector_rank, r.lexical_rank, r.matched_terms, r.scan
     from rag.retrieve('lag', pg_temp.vec(1), 'fake', 'm', p_retrieval => 'vector') as r $$,
@@ -102,6 +128,28 @@ select results_eq(
     'without a vector there is no similarity'
 );
 select results_eq(
+    $$ select r.chunk_id, r.lexical_rank::bigint, r.lexical_score, r.coverage, r.matched_terms
+    from rag.retrieve('again the replication lag', p_filter => '{"vault": "/v"}') as r $$,
+    $$ select * from rag.find_lexical('again the replication lag', 5, '{"vault": "/v"}') $$,
+    'lexical retrieval is rag.find_lexical'
+);
+select is_empty(
+    format('select * from rag.retrieve(%L)', q), format('by words nothing is found for %L', q)
+)
+from unnest(array['', '？', 'zebra']) as u (q);
+select is_empty(
+    $$ select * from rag.retrieve('lag', p_filter => '{"path_prefix": "near.md"}') $$,
+    'a filter holds for the words alone'
+);
+select results_eq(
+    format(
+        $$ select r.source, r.vector_rank, r.lexical_rank
+        from rag.retrieve(%L, pg_temp.vec(1), 'real', 'm', p_retrieval => 'hybrid') as r $$, q
+    ), $$ values ('both.md', 1, null::integer), ('near.md', 2, null), ('words.md', 3, null) $$,
+    format('where no words are found the vectors alone decide: %L', q)
+)
+from unnest(array['zebra', '？']) as u (q);
+select results_eq(
     $$ select r.source, r.vector_rank, r.lexical_rank, round(r.fused_score::numeric, 9)
     from rag.retrieve('lag', pg_temp.vec(1), 'real', 'm') as r $$,
     format(
@@ -114,6 +162,22 @@ select results_eq(
     from rag.retrieve('lag', pg_temp.vec(1), 'fake', 'm', p_retrieval => 'hybrid') as r limit 1 $$,
     format($$ values ('words.md', %s) $$, round(0.985 / 61 + 0.015 / 63, 9)),
     'the fake vectors weigh little'
+);
+select is_empty(
+    format(
+        $$ select r.source, r.fused_score
+        from rag.retrieve('lag of else', pg_temp.vec(1, 1), %L, 'm', p_retrieval => 'hybrid') as r
+        where abs(
+            r.fused_score - coalesce(%s / (60.0 + r.vector_rank), 0)
+            - coalesce(%s / (60.0 + r.lexical_rank), 0)
+        ) > 1e-12 or num_nonnulls(r.vector_rank, r.lexical_rank) = 0 $$, p, w, 1 - w
+    ), format('the score of each hit is the formula: %s', p)
+)
+from (values ('fake', 0.015), ('real', 0.5)) as u (p, w);
+select results_eq(
+    $$ select r.source from rag.retrieve('lag', pg_temp.vec(1), 'real', 'm', p_top_k => 3) as r $$,
+    $$ select r.source from rag.retrieve('lag', pg_temp.vec(1), 'real', 'm') as r limit 3 $$,
+    'fewer hits are the first of more'
 );
 select results_eq(
     $$ select r.source from rag.retrieve(
@@ -129,6 +193,44 @@ select results_eq(
     ) as r $$, 'rank_chunks gives the places'
 );
 
+-- Beyond the best fifty of a list -----------------------------------------------------------------
+
+-- chunk i of 60 is the i-th by words and the (61 - i)-th by vectors
+do $$ begin
+    for i in 1..60 loop
+        perform pg_temp.store('deep.md', 'gnu' || repeat(' x', 20 * i), pg_temp.vec(10, i), i);
+    end loop;
+end $$;
+create function pg_temp.deep(p_provider text, p_top_k integer) returns setof text language sql as $$
+    select concat_ws(
+        ' ', r.chunk_index, coalesce(r.vector_rank::text, '-'), coalesce(r.lexical_rank::text, '-')
+    )
+    from rag.retrieve(
+        'gnu', pg_temp.vec(0, 1), p_provider, 'm', 1024, p_top_k, '{"path_prefix": "deep.md"}', 'hybrid'
+    ) as r
+$$;
+select results_eq(
+    format('select * from pg_temp.deep(%L, %s)', p, cardinality(w)), w,
+    format('fifty of each list are fused: %s', p)
+)
+from (values
+    -- 0.985 / (60 + i) falls; the vectors, where among the best fifty, add 0.015 / (121 - i)
+    ('fake', array[
+        '1 - 1', '2 - 2', '3 - 3', '4 - 4', '5 - 5', '6 - 6', '7 - 7', '8 - 8', '9 - 9', '10 - 10',
+        '11 50 11', '12 49 12', '13 48 13'
+    ]),
+    -- 0.5 / (60 + i) + 0.5 / (121 - i) is the same for i and 61 - i, and highest at the ends
+    ('real', array['11 50 11', '50 11 50', '12 49 12', '49 12 49', '13 48 13'])
+) as u (p, w);
+select results_eq(
+    $$ select r.vector_rank, round(r.score::numeric, 6) from rag.retrieve(
+        'gnu', pg_temp.vec(0, 1), 'fake', 'm', 1024, 1, '{"path_prefix": "deep.md"}', 'hybrid'
+    ) as r $$,
+    format('values (null::integer, %s)', round(1 / sqrt(101.0), 6)),
+    'a chunk that the vectors did not find has its similarity all the same'
+);
+delete from rag.documents as d where d.relative_path = 'deep.md';
+
 -- duplicate_of ------------------------------------------------------------------------------------
 
 do $$
@@ -138,14 +240,40 @@ begin
     perform pg_temp.store('copy a.md', 'zebra ' || v_text, pg_temp.vec(1));
     perform pg_temp.store('copy b.md', 'zebra ' || v_text || ' more', pg_temp.vec(1));
     perform pg_temp.store('other.md', 'zebra stripes', pg_temp.vec(1));
+    perform pg_temp.store('copy c.md', 'zebra zebra ' || v_text, pg_temp.vec(1));
+    perform pg_temp.store('half.md', 'zebra ' || left(v_text, 310), pg_temp.vec(1));
     perform rag.fill_terms();
 end $$;
 select results_eq(
     $$ select r.source, o.relative_path
-    from rag.retrieve('zebra', p_top_k => 3) as r
+    from rag.retrieve('zebra') as r
     left join rag.chunks as o on o.id = r.duplicate_of $$,
-    $$ values ('other.md', null::text), ('copy a.md', null), ('copy b.md', 'copy a.md') $$,
-    'a near copy names the hit that it repeats'
+    -- of 96, 5, 50, 95 and 96 terms: the steps are 12, 11, 10, 9 and 9
+    $$ values ('copy c.md', null::text), ('other.md', null), ('half.md', null),
+    ('copy a.md', 'copy c.md'), ('copy b.md', 'copy c.md') $$,
+    'a near copy names the first hit that it repeats'
+);
+do $$ begin
+    perform pg_temp.store('staging.md', 'The pool of giraffes has 20 places, as we said', null);
+    perform pg_temp.store('production.md', 'The pool of giraffes has 400 places, as we said', null);
+end $$;
+select is(
+    (select count(r.duplicate_of) from rag.retrieve('giraffes pool') as r), 0::bigint,
+    'chunks that differ in a number are no copies of each other'
+);
+delete from rag.documents as d where d.relative_path in ('staging.md', 'production.md');
+select results_eq(
+    $$ select r.source, o.relative_path
+    from rag.retrieve('zebra', p_filter => '{"path_prefix": "copy b.md"}') as r
+    left join rag.chunks as o on o.id = r.duplicate_of $$,
+    $$ values ('copy b.md', null::text) $$, 'not one that the filter holds back'
+);
+select is(
+    (
+        select count(r.duplicate_of) from rag.retrieve(
+            'zebra', pg_temp.vec(1), 'real', 'm', p_top_k => 20, p_retrieval => 'hybrid'
+        ) as r
+    ), 2::bigint, 'in hybrid retrieval too'
 );
 select is(
     (
@@ -178,8 +306,14 @@ select results_eq(
 from (values
     ('{0}', '(0, null::text, ''part 1'')'), ('{1}', '(1, ''part 0'', ''part 2'')'),
     ('{2}', '(2, ''part 1'', null::text)'), ('{4}', '(4, null::text, null::text)'),
-    ('{1,2}', '(1, ''part 0'', null::text), (2, null, null)')
+    ('{1,2}', '(1, ''part 0'', null::text), (2, null, null)'),
+    ('{0,2}', '(0, null::text, ''part 1''), (2, ''part 1'', null)'),
+    ('{3}', '(3, null::text, null::text)')
 ) as u (i, e);
+select is_empty(
+    format('select * from rag.list_neighbours(%L)', i), format('%L has no neighbours', i)
+)
+from unnest(array['{}', '{0,-1}', null]) as u (i);
 
 -- assert_retrieves: as whoever keeps a vault may write it down ------------------------------------
 
@@ -187,13 +321,62 @@ do $$ begin
     perform pg_temp.store('运维/重置密码.md', '如何重置数据库密码：用管理员登录。', null);
     perform pg_temp.store('运维/备份.md', '每天备份数据库。', null);
     perform pg_temp.store('errors.md', 'API-503 means that the server is overloaded.', null);
+    perform pg_temp.store('release.md', 'Since v8.5.1 set tidb_mem_quota_query, 1 GB.', null);
+    perform pg_temp.store('code.md', 'Written in C++ and C#, by Σίσυφος in École Жук, İzmir.', null);
+    perform pg_temp.store('backup.md', 'How backups are restored', null, 0, '{Restoring}');
+    perform pg_temp.store('ja.md', 'ﾊﾝｶｸのカタカナ', null);
+    perform pg_temp.store('ko.md', normalize('한국어 문서', nfd), null);
+    perform pg_temp.store('numa.md', '副本', null, 0, '{集群,扩容}');
 end $$;
 select is(rag.assert_retrieves(q, p), 1, format('%s finds %s', q, p))
 from (values
     ('重置密码', '运维/重置密码.md'), ('怎么备份数据库？', '运维/备份.md'), ('api-503', 'errors.md'),
-    ('What does 503 mean?', 'errors.md')
+    ('What does 503 mean?', 'errors.md'), ('ＡＰＩ－５０３', 'errors.md'), ('v8.5.1', 'release.md'),
+    ('what is the memory quota: tidb_mem_quota_query?', 'release.md'), ('mem quota', 'release.md'),
+    ('TIDB_MEM_QUOTA_QUERY是什么', 'release.md'), ('c++', 'code.md'), ('C# 吗', 'code.md'),
+    ('ΣΊΣΥΦΟΣ', 'code.md'), ('ÉCOLE', 'code.md'), ('ЖУК', 'code.md'), ('izmir', 'code.md'),
+    ('restore a backup', 'backup.md'), ('ハンカク', 'ja.md'), ('한국어', 'ko.md'), ('如何扩容集群？', 'numa.md'),
+    ('numa', 'numa.md')
 ) as u (q, p);
 select is(rag.assert_retrieves('数据库', '运维/重置密码.md', 2), 2, 'the place is given');
+select is(
+    rag.assert_retrieves('数据库', '运维/重置密码.md', 1, '{"path_prefix": "运维/重置密码.md"}'), 1,
+    'among what the filter lets through'
+);
+do $$ begin perform pg_temp.store('运维/备份.md', '数据库 数据库', null, 1); end $$;
+select is(rag.assert_retrieves('数据库', '运维/备份.md'), 1, 'the place of the first of its chunks');
+select is(rag.assert_retrieves('数据库', '运维/重置密码.md'), 3, 'a place is that of a chunk');
+select throws_ok(
+    $$ select rag.assert_retrieves('数据库', '运维/重置密码.md', 2) $$, 'RG005',
+    '运维/重置密码.md is not among the best 2 for: 数据库', 'what comes later is not found'
+);
+select throws_ok(
+    $$ select rag.assert_retrieves('重置密码', '重置密码.md') $$, 'RG005', null,
+    'a path is given in full'
+);
+create function pg_temp.hint(p_question text) returns text language plpgsql as $$
+declare
+    v_hint text;
+begin
+    perform rag.assert_retrieves(p_question, 'errors.md');
+    return 'none';
+exception when sqlstate 'RG005' then
+    get stacked diagnostics v_hint = pg_exception_hint;
+    return v_hint;
+end;
+$$;
+select is(pg_temp.hint(q), h, format('the hint for %s', q))
+from (values
+    ('503', 'none'), ('gnu', 'Nothing was found.'),
+    ('每天', 'Found instead: 运维/备份.md'), ('tidb 每天', 'Found instead: release.md, 运维/备份.md')
+) as u (q, h);
+select throws_ok(
+    format('select rag.assert_retrieves(%s)', a), c, null, format('assert_retrieves(%s)', a)
+)
+from (values
+    ('''503'', null', 'RG001'), ('null, ''errors.md''', 'RG001'),
+    ('''503'', ''errors.md'', 5, ''{"a": 1}''', 'RG001'), ('''503'', ''errors.md'', 21', 'RG001')
+) as u (a, c);
 select throws_ok(
     $$ select rag.assert_retrieves('备份', 'errors.md') $$, 'RG005',
     'errors.md is not among the best 5 for: 备份', 'what is not found is an error'

@@ -237,18 +237,32 @@ def test_any_hits_are_packed_within_the_budget_in_order_and_numbered(found: list
 # Neighbours and near-duplicates ----------------------------------------------------------------------
 
 
+def around(chunk_id: int, previous: str | None, following: str | None) -> Neighbours:
+    return Neighbours(
+        chunk_id,
+        chunk_id + 100 if previous else None,
+        previous,
+        chunk_id + 200 if following else None,
+        following,
+    )
+
+
 def test_neighbours_join_the_block_and_what_they_repeat_stands_there_once() -> None:
-    beside = {1: Neighbours(1, "Before. The overlap of two.", "and its end. After.")}
-    content = "The overlap of two. Middle and its end."
+    first, last = (
+        "The overlap of the chunk and the one before it.",
+        "It ends as the next one begins, word by word.",
+    )
+    beside = {1: around(1, f"Before. {first}", f"{last} After.")}
+    content = f"{first} Middle. {last}"
     context = pack_context([hit(content)], PLENTY, neighbours=beside)
-    expected = "Before. The overlap of two. Middle and its end. After."
+    expected = f"Before. {first} Middle. {last} After."
     assert [block.content for block in context.blocks] == [expected]
     assert context.text.endswith(f"content:\n{expected}")
     assert context.token_count == count_tokens(context.text)
 
 
 def test_neighbours_without_an_overlap_are_set_apart_by_a_blank_line() -> None:
-    context = pack_context([hit("Middle.")], PLENTY, neighbours={1: Neighbours(1, "Before.", "After.")})
+    context = pack_context([hit("Middle.")], PLENTY, neighbours={1: around(1, "Before.", "After.")})
     assert context.blocks[0].content == "Before.\n\nMiddle.\n\nAfter."
 
 
@@ -259,13 +273,13 @@ def test_neighbours_without_an_overlap_are_set_apart_by_a_blank_line() -> None:
 def test_a_section_s_ends_have_a_neighbour_on_one_side(
     previous: str | None, following: str | None, expected: str
 ) -> None:
-    context = pack_context([hit("Middle.")], PLENTY, neighbours={1: Neighbours(1, previous, following)})
+    context = pack_context([hit("Middle.")], PLENTY, neighbours={1: around(1, previous, following)})
     assert context.blocks[0].content == expected
 
 
 def test_neighbours_come_after_all_blocks_have_their_place_and_only_as_the_budget_allows() -> None:
     hits = [hit("One.", chunk_id=1), hit("Two.", chunk_id=2)]
-    beside = {1: Neighbours(1, "word " * 400, "next one"), 2: Neighbours(2, None, "next two")}
+    beside = {1: around(1, "word " * 400, "next one"), 2: around(2, None, "next two")}
     context = pack_context(hits, 100, 5, beside)
     assert [block.content for block in context.blocks] == ["One.\n\nnext one", "Two.\n\nnext two"]
     assert context.token_count + 10 <= 100
@@ -275,7 +289,7 @@ def test_neighbours_come_after_all_blocks_have_their_place_and_only_as_the_budge
 
 
 def test_a_cut_block_takes_no_neighbour() -> None:
-    context = pack_context([hit("word " * 500)], 100, neighbours={1: Neighbours(1, "Before.", "After.")})
+    context = pack_context([hit("word " * 500)], 100, neighbours={1: around(1, "Before.", "After.")})
     assert context.blocks[0].content.endswith("[truncated]")
 
 
@@ -303,8 +317,21 @@ def test_a_near_copy_stands_in_for_a_hit_that_did_not_fit() -> None:
 @settings(max_examples=60, deadline=None)
 def test_with_neighbours_the_budget_still_holds_and_no_text_is_lost(texts: list[str], budget: int) -> None:
     hits = [hit(text, chunk_id=number, source=f"{number}.md") for number, text in enumerate(texts)]
-    beside = {number: Neighbours(number, text * 2, text * 3) for number, text in enumerate(texts)}
+    beside = {number: around(number, text * 2, text * 3) for number, text in enumerate(texts)}
     context = pack_context(hits, budget, 3, beside)
     assert context.token_count + 3 * len(context.blocks) <= budget or not context.blocks
     for block in context.blocks:
         assert block.hit.content in block.content or block.content.endswith("[truncated]")
+
+
+def test_a_fence_or_list_item_at_a_border_is_no_overlap() -> None:
+    content = "- one\n```\nx\n```"
+    context = pack_context([hit(content)], PLENTY, neighbours={1: around(1, "a\n- one", "```\ny\n```")})
+    assert context.blocks[0].content == f"a\n- one\n\n{content}\n\n```\ny\n```"
+
+
+def test_a_chunk_between_two_hits_joins_one_of_them() -> None:
+    hits = [hit("First.", chunk_id=1), hit("Third.", chunk_id=3)]
+    beside = {1: Neighbours(1, None, None, 2, "Second."), 3: Neighbours(3, 2, "Second.", None, None)}
+    context = pack_context(hits, PLENTY, neighbours=beside)
+    assert [block.content for block in context.blocks] == ["First.\n\nSecond.", "Third."]

@@ -609,3 +609,47 @@ def test_the_counts_of_a_question_are_looked_up_by_their_keys(many: Connection) 
     before = value(many, scans)
     assert value(many, "select w.chunks from rag.weigh_question('word7') as w") == 2
     assert value(many, scans) == before
+
+
+def test_the_confidence_does_not_depend_on_how_many_chunks_are_asked_for(
+    url: str, notes: Path, settings: Settings
+) -> None:
+    for mode in MODES:
+        service = service_of(url, settings, mode)
+        for question in ("replica lag", "重置 密码 API-503", "v8.5.1 Größe"):
+            confidences = {service.search(question, top_k).confidence for top_k in (1, 3, 20)}
+            assert len(confidences) == 1, (mode, question)
+    nearest = service_of(url, settings, "vector").search("replica lag", 1).confidence
+    assert service_of(url, settings, "hybrid").search("replica lag", 1).confidence == nearest
+
+
+def test_a_question_of_one_character_is_searched_by_vectors_in_lexical_too(
+    url: str, vault: Path, settings: Settings
+) -> None:
+    write(vault, {"a.md": "黑猫警长", "b.md": "别的东西"})
+    ingest(url, vault)
+    results = service_of(url, settings, "lexical").search("猫").results
+    assert (results[0].source, results[0].vector_rank, results[0].lexical_rank) == ("a.md", 1, None)
+
+
+def test_terms_are_made_anew_and_counted_once(url: str, connection: Connection, notes: Path) -> None:
+    connection.execute("update rag.chunks set content = content || ' quokka' where id % 3 = 0")
+    assert rows(connection, "select * from rag.retrieve('quokka')") == []
+    connection.execute("update rag.chunks set has_terms = false")
+    found = rows(connection, "select r.chunk_id from rag.retrieve('replica', p_top_k => 20) as r")
+    assert len(set(found)) == len(found), "each chunk once, by the terms it had"
+    while value(connection, "select rag.fill_terms(7)"):
+        pass
+    check_counts(connection)
+    assert len(rows(connection, "select * from rag.retrieve('quokka', p_top_k => 20)")) == 10
+
+
+def test_counts_that_a_truncate_left_behind_are_named_and_counted_again(
+    url: str, connection: Connection, notes: Path
+) -> None:
+    problems = "select f.problem from rag.find_inconsistencies() as f"
+    connection.execute("truncate rag.documents cascade")
+    assert rows(connection, problems) == [("rag.term_counts does not have as many chunks as there are",)]
+    connection.execute("select rag.recount_terms()")
+    assert rows(connection, problems) == []
+    check_counts(connection)

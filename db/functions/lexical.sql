@@ -74,11 +74,18 @@ declare
         '\u0388-\u0481\u0483-\u0559\u0560-\u0588\u0591-\u05bd\u05d0-\u05ea\u0610-\u061a'
         '\u0620-\u0669\u066e-\u06d3\u06d5-\u0963\u0966-\u0e3e\u0e40-\u10fa\u10fc-\u1fff'
         '\u2c00-\u2dff\ua640-\uabff';
-    v_cjk constant text := '\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff'
+    v_cjk constant text := '\u3005\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff'
         '\U00020000-\U0003134f';
     -- without this punctuation most Chinese text needs no folding, which costs more
     v_text constant text := rag.fold_text(
-        regexp_replace(p_text, '[，：；？！（）…～]+', ' ', 'g')
+        regexp_replace(
+            -- invisible characters that may stand inside a word
+            case
+                when p_text ~ '[\u00ad\u200b-\u200d\u2060\ufeff]'
+                    then regexp_replace(p_text, '[\u00ad\u200b-\u200d\u2060\ufeff]+', '', 'g')
+                else p_text
+            end, '[，：；？！（）…～]+', ' ', 'g'
+        )
     );
     v_tokens constant text := regexp_replace(v_text, '[^-_.+#' || v_letters || ']+', ' ', 'g');
     v_words constant text := replace(replace(replace(replace(replace(
@@ -90,7 +97,10 @@ declare
         from (select unnest(string_to_array(v_words, ' ')) as word) as w
         where w.word <> ''
     ) || array(
-        select t.token
+        -- a version as it stands, and without its v
+        select unnest(
+            case when t.token ~ '^v[0-9]' then array[t.token, substr(t.token, 2)] else array[t.token] end
+        )
         from (
             select rtrim(
                 (regexp_matches(v_tokens, '[^- _.+#]+[-_.+#][^ ]*', 'g'))[1], '-_.'
@@ -156,15 +166,17 @@ create or replace function rag.without_question_words(p_question text)
     parallel safe
 return regexp_replace(
     p_question,
-    '请问|請問|如何|怎么样|怎么办|怎[么麼样樣]|为什么|為什麼|[为為]何|什么样|[什甚][么麼]|是否|能否|可否|有没有|'
-    '是不是|哪[一几]?[些个個里裡儿年种種家位]|[谁誰]|多少|几[个個种種次年月天条台位]|'
-    '[吗嗎呢吧](?![\u3400-\u9fff])',
+    '请问|請問|如何|怎[么麼样樣]|怎么样|怎麼樣|怎么办|怎麼辦|为什么|為什麼|[为為]何|何[时時处處]|'
+    '[是有]?[什甚][么麼]样?是?|是否|能否|可否|能不能|有没有|是不是|有?多少|多久|[谁誰]|几[点點]|'
+    '[是有]?哪[一几]?[些个個里裡儿年种種家位]|几[个個种種次年月天条台位]|'
+    '(?<=[\u3400-\u9fff]{2})[吗嗎呢](?=[^\u3400-\u9fff]*$)',
     ' ', 'g'
 );
 
 comment on function rag.without_question_words(text) is
 'A question with blanks in place of the Chinese words that only make it one, such as 如何 and 什么, so
-that no pair of characters reaches across their borders.';
+that no pair of characters reaches across their borders. Particles that are parts of words too, such
+as 吧 in 酒吧, stay.';
 
 create or replace function rag.question_terms(p_question text)
     returns text[]
@@ -173,25 +185,27 @@ create or replace function rag.question_terms(p_question text)
     parallel safe
 begin atomic
     with
-    terms as (
-        select
-            t.term,
-            min(t.position) as position
-        from unnest(rag.lexical_terms(rag.without_question_words(p_question)))
-            with ordinality as t (term, position)
-        where not rag.is_stop_word(t.term)
-        group by t.term
-    ),
     whole as (
         select
             t.term,
             min(t.position) as position
         from unnest(rag.lexical_terms(p_question)) with ordinality as t (term, position)
         group by t.term
+    ),
+    -- a character that stands alone only because of what was cut is no term
+    telling as (
+        select w.*
+        from whole as w
+        where
+            w.term in (
+                select k.term
+                from unnest(rag.lexical_terms(rag.without_question_words(p_question))) as k (term)
+            )
+            and not rag.is_stop_word(w.term)
     )
     select
         coalesce(
-            (select (array_agg(t.term order by t.position))[:1000] from terms as t),
+            (select (array_agg(t.term order by t.position))[:1000] from telling as t),
             (select (array_agg(w.term order by w.position))[:1000] from whole as w),
             '{}'
         );

@@ -25,6 +25,13 @@ create or replace function rag.store_terms(p_chunk_ids bigint[])
     set enable_mergejoin = off
 as $$
 begin
+    if exists (select 1 from rag.chunk_terms as t where t.id = any(p_chunk_ids)) then
+        -- made anew: what they had is taken out of the counts like that of deleted chunks
+        perform rag.count_terms();
+        update rag.chunk_terms as t
+        set id = -t.id, chunk_id = null
+        where t.id = any(p_chunk_ids);
+    end if;
     insert into rag.chunk_terms as t (id, chunk_id, scope, owner, terms)
     select
         c.id, c.id, coalesce(c.scope, d.scope, d.vault_path), c.owner,
@@ -32,16 +39,14 @@ begin
     from rag.chunks as c
     join rag.documents as d on d.id = c.document_id
     where c.id = any(p_chunk_ids)
-    order by c.id
-    on conflict do nothing;
+    order by c.id;
     insert into rag.uncounted_terms as u (id)
-    select t.id from rag.chunk_terms as t where t.id = any(p_chunk_ids)
-    on conflict do nothing;
+    select t.id from rag.chunk_terms as t where t.id = any(p_chunk_ids);
 end;
 $$;
 
 comment on function rag.store_terms(bigint[]) is
-'Makes and stores the terms of these chunks; the caller sets has_terms.';
+'Makes and stores the terms of these chunks, anew where they have some; the caller sets has_terms.';
 
 create or replace function rag.fill_terms(p_limit integer default 1000)
     returns integer
@@ -69,7 +74,28 @@ $$;
 
 comment on function rag.fill_terms(integer) is
 'Makes the terms of up to p_limit chunks that have none, such as those inserted by hand, and returns
-how many; 0 when all have theirs. `rag db init` repeats it to the end.';
+how many; 0 when all have theirs. `rag db init` repeats it to the end. To make terms anew, such as
+after a move to another major version of Postgres, whose stems may differ:
+update rag.chunks set has_terms = false; and then rag db init.';
+
+create or replace function rag.recount_terms()
+    returns bigint
+    language plpgsql
+    set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    perform pg_advisory_xact_lock(hashtextextended('rag.count_terms', 0));
+    delete from rag.term_counts;
+    delete from rag.uncounted_terms;
+    delete from rag.chunk_terms as t where t.chunk_id is null;
+    insert into rag.uncounted_terms (id) select t.id from rag.chunk_terms as t;
+    return rag.count_terms();
+end;
+$$;
+
+comment on function rag.recount_terms() is
+'Counts all terms again from rag.chunk_terms and returns how many different ones there are: a repair
+for what rag.find_inconsistencies() says about counts, as after a truncate of rag.documents.';
 
 create or replace function rag.count_terms()
     returns bigint
@@ -155,6 +181,7 @@ begin
     from rag.chunks as c
     join rag.documents as d on d.id = c.document_id
     where not c.has_terms
+        and not exists (select 1 from rag.chunk_terms as t where t.id = c.id)
         and (
             p_filter ->> 'vault' is null
             or coalesce(c.scope, d.scope, d.vault_path) = rtrim(p_filter ->> 'vault', '/')

@@ -71,7 +71,8 @@ create or replace function rag.rank_chunks(
         coverage double precision,
         matched_terms text[],
         fused_score double precision,
-        place bigint
+        place bigint,
+        confidence double precision
     )
     language plpgsql
     stable
@@ -80,9 +81,18 @@ create or replace function rag.rank_chunks(
 as $$
 #variable_conflict use_column
 declare
-    v_depth constant integer := case
-        when p_retrieval = 'hybrid' then greatest(50, p_limit) else p_limit
+    -- not by p_limit, so that confidence does not depend on how many chunks are asked for
+    v_depth constant integer := case p_retrieval
+        when 'vector' then p_limit
+        when 'lexical' then greatest(20, p_limit)
+        else greatest(50, p_limit)
     end;
+    -- words are kept as pairs of characters: single ones are left to the vectors
+    v_by_vector constant boolean := p_retrieval <> 'lexical'
+        or (p_embedding is not null and (
+            select bool_and(t.term ~ '^[\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]$')
+            from unnest(rag.question_terms(p_question)) as t (term)
+        ));
     v_constant constant double precision := 60;
     v_vector_weight double precision := 1;
     v_lexical_weight double precision := 1;
@@ -103,7 +113,7 @@ begin
         from rag.find_nearest(p_embedding, p_provider, p_model, p_dim, v_depth, p_filter) as n
         join rag.chunks as c on c.id = n.chunk_id
         join rag.documents as d on d.id = c.document_id
-        where p_retrieval <> 'lexical'
+        where v_by_vector
     ),
     by_words as (
         select w.*
@@ -126,25 +136,33 @@ begin
                 order by f.score desc, f.lexical_rank, f.vector_rank
             ) as place
         from fused as f
+    ),
+    compared as (
+        select
+            f.*,
+            rag.similarity_score(
+                case
+                    when f.distance is not null or p_embedding is null then f.distance
+                    else (
+                        select coalesce(min(e.embedding <=> p_embedding), 1)
+                        from rag.embeddings as e
+                        where e.chunk_id = f.id
+                            and e.embedding_provider = p_provider
+                            and e.embedding_model = p_model
+                            and e.embedding_dim = p_dim
+                    )
+                end
+            ) as similarity
+        from placed as f
+        where f.place <= greatest(20, p_limit) or f.distance is not null
+    ),
+    judged as (
+        select c.*, max(c.similarity) over () as confidence from compared as c
     )
     select
-        f.id,
-        rag.similarity_score(
-            case
-                when f.distance is not null or p_embedding is null then f.distance
-                else (
-                    select coalesce(min(e.embedding <=> p_embedding), 1)
-                    from rag.embeddings as e
-                    where e.chunk_id = f.id
-                        and e.embedding_provider = p_provider
-                        and e.embedding_model = p_model
-                        and e.embedding_dim = p_dim
-                )
-            end
-        ),
-        coalesce(f.scan, 'exact'), f.vector_rank, f.lexical_rank, f.lexical_score, f.coverage,
-        f.matched_terms, f.score, f.place
-    from placed as f
+        f.id, f.similarity, coalesce(f.scan, 'exact'), f.vector_rank, f.lexical_rank,
+        f.lexical_score, f.coverage, f.matched_terms, f.score, f.place, f.confidence
+    from judged as f
     where f.place <= p_limit;
 end;
 $$;
@@ -156,7 +174,8 @@ comment on function rag.rank_chunks(
 in both legs (null: not found there), similarity, lexical score and coverage, and the fused score,
 sum of weight / (60 + rank) over the legs (Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion",
 SIGIR 2009) with the weights of rag.retrieval_defaults. In vector and lexical retrieval that is the
-order of the one leg. Checks nothing: callers do.';
+order of the one leg. confidence is the same in all rows: the best similarity of the nearest vector
+and the 20 best chunks, whatever p_limit. Checks nothing: callers do.';
 
 create or replace function rag.retrieve(
     p_question text,
@@ -185,7 +204,8 @@ create or replace function rag.retrieve(
         coverage double precision,
         matched_terms text[],
         fused_score double precision,
-        duplicate_of bigint
+        duplicate_of bigint,
+        confidence double precision
     )
     language plpgsql
     stable
@@ -200,16 +220,23 @@ begin
     perform rag.check_top_k(p_top_k);
     perform rag.check_dim(p_dim, p_embedding);
     perform rag.check_filter(p_filter);
+    if p_question is null and v_retrieval <> 'vector' then
+        raise exception 'the question is null'
+            using errcode = 'RG001', hint = 'Ask something, or ask for vector with its vector.';
+    end if;
     if p_embedding is not null then
         perform rag.check_indexed(p_provider, p_model, p_dim);
     end if;
     return query
     with
     ranked as materialized (
-        select r.*, t.terms
+        select
+            r.*, c.content, t.terms,
+            trim(regexp_replace(c.content, '[^0-9]+', ' ', 'g')) as numbers
         from rag.rank_chunks(
             p_question, p_embedding, p_provider, p_model, p_dim, p_top_k, p_filter, v_retrieval
         ) as r
+        join rag.chunks as c on c.id = r.chunk_id
         left join rag.chunk_terms as t on t.chunk_id = r.chunk_id
     )
     select
@@ -234,10 +261,14 @@ begin
             from ranked as e
             where v_retrieval <> 'vector'
                 and e.place < r.place
-                and (e.terms <=> r.terms) <= v_same
+                and (
+                    e.content = r.content
+                    or (e.numbers = r.numbers and (e.terms <=> r.terms) <= v_same)
+                )
             order by e.place
             limit 1
-        )
+        ),
+        r.confidence
     from ranked as r
     join rag.chunks as c on c.id = r.chunk_id
     join rag.documents as d on d.id = c.document_id
@@ -254,21 +285,29 @@ rank); left out, the provider''s default (rag.retrieval_defaults), without a vec
 score is the similarity to the question''s vector in [0, 1] (null without one, 0 where the chunk has
 no vector); vector_rank and lexical_rank are null where a leg did not find the chunk among its best
 (a chunk without any of the words is never found by them); coverage is the lexical score as a share
-of the highest that the question could reach; duplicate_of names an earlier hit that says nearly the
-same. Ties are broken by source, heading_path, chunk_index, vault_path (collation "C").
-Raises RG001 (top_k, filter, retrieval, no vector), RG003 (nothing indexed), RG004 (dimension).
+of the highest that the question could reach; duplicate_of names an earlier hit of the same content,
+or of nearly the same with the same numbers; confidence, the same in all rows, is what the decision to
+answer goes by: the best similarity of the nearest vector and the 20 best chunks, whatever p_top_k.
+Ties within a leg are broken by source, heading_path, chunk_index, vault_path (collation "C"), ties of
+the fusion by the words. A question of single CJK characters is searched by vectors also in lexical,
+because words are kept as pairs of them.
+Raises RG001 (top_k, filter, retrieval, no question, no vector), RG003 (nothing indexed), RG004 (dimension).
 Example in psql: select source, heading_path, lexical_score, matched_terms
 from rag.retrieve(''重置密码'');';
 
 create or replace function rag.list_neighbours(p_chunk_ids bigint[])
-    returns table (chunk_id bigint, previous text, next text)
+    returns table (
+        chunk_id bigint, previous_id bigint, previous text, next_id bigint, next text
+    )
     language sql
     stable
     parallel safe
 begin atomic
     select
         c.id as chunk_id,
+        p.id as previous_id,
         p.content as previous,
+        n.id as next_id,
         n.content as next
     from rag.chunks as c
     left join rag.chunks as p
@@ -304,6 +343,10 @@ as $$
 declare
     v_sources text[];
 begin
+    if p_path is null then
+        raise exception 'the path of the document is null'
+            using errcode = 'RG001', hint = 'Name it as citations do, below its vault.';
+    end if;
     select array_agg(r.source) into v_sources
     from rag.retrieve(p_question, p_top_k => p_top_k, p_filter => p_filter) as r;
     if array_position(v_sources, p_path) is null then
@@ -318,5 +361,5 @@ $$;
 
 comment on function rag.assert_retrieves(text, text, integer, jsonb) is
 'The place (from 1) of the first chunk of a document among the p_top_k best that the words of a
-question find, for tests of what must be found. Raises RG005 when it is not there, RG001 as
+question find, for tests of what must be found. Raises RG005 when it is not there, RG001 without a path and as
 rag.retrieve does. Example: select rag.assert_retrieves(''重置密码'', ''runbooks/reset.md'');';
