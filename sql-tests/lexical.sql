@@ -1,7 +1,7 @@
 -- Tests of db/functions/lexical.sql: the words of texts and questions, and their weights.
 
 begin;
-select plan(134);
+select plan(135);
 
 -- fold_text ---------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ from (values
     ('lag lag LAG', '{lag}'), ('？', '{}'), (null, '{}'), ('', '{}'), ('zebra, an ant', '{zebra,ant}'),
     ('the quota of tidb_mem_quota_query', '{quota,tidb,mem,queri,tidb_mem_quota_query}'),
     ('How do I restore backups?', '{restor,backup}'), ('to be or not', '{to,be,or,not}'),
-    ('哪些节点？', '{节点}'), ('三里屯有什么酒吧', '{三里,里屯,酒吧}'), ('多少钱', '{多少,少钱}'),
+    ('哪些节点？', '{节点}'), ('三里屯有什么酒吧', '{三里,里屯,酒吧}'), ('多少钱', '{多少,少钱}'), ('备份保留多少天', '{备份,份保,保留,天}'),
     ('什么是 TiKV', '{tikv}'), ('SLA 是什么', '{sla}'), ('有哪些优势', '{优势}'), ('酒吧', '{酒吧}'),
     ('请问如何备份呢？', '{备份}'), ('谁', '{谁}'),
     ('怎麼備份？', '{備份}'), ('重置 API-503', '{api,503,api-503,重置}')

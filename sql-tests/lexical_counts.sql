@@ -1,7 +1,7 @@
 -- Tests of db/functions/lexical_counts.sql: terms of chunks, and in how many chunks each occurs.
 
 begin;
-select plan(76);
+select plan(95);
 
 -- a chunk in its document, with the columns of the contract only
 create function pg_temp.store(
@@ -244,6 +244,63 @@ select is_empty(
     $$ select k.dim from rag.term_counts as k union all select 1 from rag.chunk_terms
     union all select 1 from rag.uncounted_terms $$, 'nothing is left at all'
 );
+
+-- Terms made anew ---------------------------------------------------------------------------------
+
+do $$ begin
+    perform pg_temp.store('old.md', 'lag 备份', '/v');
+    perform pg_temp.store('same.md', 'lag', '/w');
+    perform rag.fill_terms();
+    update rag.chunks set content = '备份 zebra', has_terms = false where relative_path = 'old.md';
+end $$;
+select is_empty('select * from rag.unstored_terms()', 'until then the stored terms hold');
+select is(pg_temp.counts(), '{2,2,1}', 'and count once');
+select is(
+    (select count(*) from rag.find_lexical('备份', 5)), 1::bigint, 'and a search finds the chunk once'
+);
+select is(rag.fill_terms(), 1, 'terms are made anew where a chunk says that it has none');
+select is(pg_temp.counts(), '{2,1,1}', 'what it has no more is taken out of the counts');
+select pg_temp.check_counts('after a text changed');
+update rag.chunks set has_terms = false;
+select is(rag.fill_terms(), 2, 'so are all terms');
+select is(pg_temp.counts(), '{2,1,1}', 'which changes no count');
+select pg_temp.check_counts('after all terms were made anew');
+do $$ begin
+    -- before they are counted, and twice
+    perform pg_temp.store('twice.md', 'lag');
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'twice.md';
+    update rag.chunks set content = '备份', has_terms = true where relative_path = 'twice.md';
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'twice.md';
+    update rag.chunks set content = 'zebra' where relative_path = 'twice.md';
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'twice.md';
+    delete from rag.documents as d where d.relative_path = 'same.md';
+end $$;
+select is(pg_temp.counts(), '{2,0,1}', 'a chunk whose terms were made three times counts once');
+select pg_temp.check_counts('before that is counted');
+do $$ begin perform rag.count_terms(); end $$;
+select pg_temp.check_counts('after that is counted');
+
+-- recount_terms -----------------------------------------------------------------------------------
+
+do $$ begin
+    perform pg_temp.store('three.md', 'lag 备份', '/w');
+    perform rag.store_terms(array_agg(c.id)) from rag.chunks as c where c.relative_path = 'three.md';
+    update rag.chunks set has_terms = true where relative_path = 'three.md';
+    perform pg_temp.store('four.md', 'lag');
+    delete from rag.documents as d where d.relative_path = 'old.md';
+    insert into rag.term_counts (dim, scope, chunks) values (rag.term_dim('lag'), '/v', 7), (0, '/x', 2);
+    delete from rag.term_counts as k where k.dim = rag.term_dim('zebra');
+end $$;
+select isnt(pg_temp.counts(), '{3,2,1}', 'counts that somebody changed are wrong');
+-- lag, 备份, three, md, three.md in /w; zebra, twice, md, twice.md in /v; all chunks of both
+select is(rag.recount_terms(), 11::bigint, 'all are counted again');
+select is(pg_temp.counts(), '{3,2,1}', 'and are right');
+select pg_temp.check_counts('after counting again');
+select is(rag.count_terms(), 0::bigint, 'nothing is left to count');
+select is(rag.recount_terms(), 11::bigint, 'as often as one likes');
+select pg_temp.check_counts('after counting again twice');
+delete from rag.documents;
+do $$ begin perform rag.count_terms(); end $$;
 
 -- A text with more terms than a vector holds ------------------------------------------------------
 

@@ -168,7 +168,7 @@ return regexp_replace(
     p_question,
     '请问|請問|如何|怎[么麼样樣]|怎么样|怎麼樣|怎么办|怎麼辦|为什么|為什麼|[为為]何|何[时時处處]|'
     '[是有]?[什甚][么麼]样?是?|是否|能否|可否|能不能|有没有|是不是|有?多少|多久|[谁誰]|几[点點]|'
-    '[是有]?哪[一几]?[些个個里裡儿年种種家位]|几[个個种種次年月天条台位]|'
+    '[是有]?哪[一几]?[些个個里裡儿年种種家位]|几[个個种種次年月天条台位](?=[\u3400-\u9fff])|几(?=[个個种種次年月天条台位])|'
     '(?<=[\u3400-\u9fff]{2})[吗嗎呢](?=[^\u3400-\u9fff]*$)',
     ' ', 'g'
 );
@@ -204,11 +204,21 @@ begin atomic
             and not rag.is_stop_word(w.term)
     )
     select
-        coalesce(
-            (select (array_agg(t.term order by t.position))[:1000] from telling as t),
-            (select (array_agg(w.term order by w.position))[:1000] from whole as w),
-            '{}'
-        );
+        case
+            when exists (select 1 from telling)
+                then (select (array_agg(t.term order by t.position))[:1000] from telling as t)
+                    -- what is counted (多少次) stands alone in texts too: 300 次
+                    || array(
+                        select distinct m.found[1] as counted
+                        from regexp_matches(
+                            p_question, '(?:多少|几)([\u3400-\u9fff])(?![\u3400-\u9fff])', 'g'
+                        ) as m (found)
+                        order by counted
+                    )
+            else coalesce(
+                (select (array_agg(w.term order by w.position))[:1000] from whole as w), '{}'
+            )
+        end;
 end;
 
 comment on function rag.question_terms(text) is
