@@ -1,7 +1,7 @@
 -- Tests of db/functions/retrieve.sql: one function for retrieval by vectors, by words and by both.
 
 begin;
-select plan(118);
+select plan(143);
 
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
 as 'select (p_first || array_fill(0::real, array[1024 - cardinality(p_first)]))::public.vector';
@@ -193,6 +193,54 @@ select results_eq(
     ) as r $$, 'rank_chunks gives the places'
 );
 
+select throws_ok(
+    format($$ select * from rag.retrieve(null, %s, 'real', 'm', p_retrieval => %L) $$, v, r), 'RG001',
+    'the question is null', format('retrieval %s needs a question', r)
+)
+from (values ('null', null), ('pg_temp.vec(1)', 'lexical'), ('pg_temp.vec(1)', 'hybrid')) as u (v, r);
+
+-- confidence: the best similarity, whatever is asked for ------------------------------------------
+
+-- the vector is that of near.md, which has none of the words
+select results_eq(
+    format(
+        $$ select distinct round(r.confidence::numeric, 6) from rag.retrieve(
+            'lag', pg_temp.vec(1, 0.5), %L, 'm', 1024, %s, '{}', %L
+        ) as r $$, p, k, r
+    ), format('values (%s::numeric)', c), format('confidence of the best %s: %s %s', k, p, r)
+)
+from (values
+    -- by words both.md is the most similar that is found
+    ('fake', 'lexical', round(1 / sqrt(1.25), 6)), ('real', 'lexical', round(1 / sqrt(1.25), 6)),
+    ('fake', 'vector', 1), ('fake', 'hybrid', 1), ('real', 'hybrid', 1)
+) as u (p, r, c)
+cross join unnest(array[1, 2, 20]) as k;
+select is(
+    (select count(r.confidence) from rag.retrieve('lag') as r), 0::bigint,
+    'without a vector there is no confidence'
+);
+
+-- A single character: words are kept as pairs of them ---------------------------------------------
+
+do $$ begin
+    perform pg_temp.store('cats.md', '小猫在睡觉', pg_temp.vec(0, 0, 0, 1));
+    perform pg_temp.store('dogs.md', '狗', pg_temp.vec(0, 0, 0, 0, 1));
+end $$;
+select results_eq(
+    $$ select r.source, r.vector_rank, r.lexical_rank from rag.retrieve(
+        '猫', pg_temp.vec(0, 0, 0, 1), 'fake', 'm', 1024, 1
+    ) as r $$, $$ values ('cats.md', 1, null::integer) $$,
+    'a question of one character is searched by vectors too'
+);
+select is_empty($$ select * from rag.retrieve('猫') $$, 'without a vector it cannot be');
+select results_eq(
+    $$ select r.source, r.vector_rank, r.lexical_rank from rag.retrieve(
+        '睡觉', pg_temp.vec(1), 'fake', 'm'
+    ) as r $$, $$ values ('cats.md', null::integer, 1) $$, 'one of two is searched by words alone'
+);
+select is(rag.assert_retrieves('狗', 'dogs.md'), 1, 'a character that stands alone is a word');
+delete from rag.documents as d where d.relative_path in ('cats.md', 'dogs.md');
+
 -- Beyond the best fifty of a list -----------------------------------------------------------------
 
 -- chunk i of 60 is the i-th by words and the (61 - i)-th by vectors
@@ -314,6 +362,22 @@ select is_empty(
     format('select * from rag.list_neighbours(%L)', i), format('%L has no neighbours', i)
 )
 from unnest(array['{}', '{0,-1}', null]) as u (i);
+
+select is_empty(
+    $$ select n.chunk_id from rag.list_neighbours(array(
+        select c.id from rag.chunks as c where c.relative_path = 'long.md'
+    )) as n where num_nonnulls(n.previous_id, n.next_id, n.previous, n.next) > 0 $$,
+    'chunks that are all there are no neighbours'
+);
+select results_eq(
+    $$ select p.chunk_index, p.content = n.previous, x.chunk_index, x.content = n.next
+    from rag.list_neighbours(array(
+        select c.id from rag.chunks as c where c.relative_path = 'long.md' and c.chunk_index = 1
+    )) as n
+    join rag.chunks as p on p.id = n.previous_id
+    join rag.chunks as x on x.id = n.next_id $$,
+    'values (0, true, 2, true)', 'neighbours are told by their id as well'
+);
 
 -- assert_retrieves: as whoever keeps a vault may write it down ------------------------------------
 

@@ -74,7 +74,7 @@ declare
         '\u0388-\u0481\u0483-\u0559\u0560-\u0588\u0591-\u05bd\u05d0-\u05ea\u0610-\u061a'
         '\u0620-\u0669\u066e-\u06d3\u06d5-\u0963\u0966-\u0e3e\u0e40-\u10fa\u10fc-\u1fff'
         '\u2c00-\u2dff\ua640-\uabff';
-    v_cjk constant text := '\u3005\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff'
+    v_cjk constant text := '\u3005\u3007\u3040-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff'
         '\U00020000-\U0003134f';
     -- without this punctuation most Chinese text needs no folding, which costs more
     v_text constant text := rag.fold_text(
@@ -166,7 +166,7 @@ create or replace function rag.without_question_words(p_question text)
     parallel safe
 return regexp_replace(
     p_question,
-    '请问|請問|如何|怎[么麼样樣]|怎么样|怎麼樣|怎么办|怎麼辦|为什么|為什麼|[为為]何|何[时時处處]|'
+    '请问|請問|如何|怎[么麼样樣]|怎么样|怎麼樣|怎么办|怎麼辦|为什么|為什麼|[为為]何|(?<!任)何[时時处處]|'
     '[是有]?[什甚][么麼]样?是?|是否|能否|可否|能不能|有没有|是不是|有?多少|多久|[谁誰]|几[点點]|'
     '[是有]?哪[一几]?[些个個里裡儿年种種家位]|几[个個种種次年月天条台位](?=[\u3400-\u9fff])|几(?=[个個种種次年月天条台位])|'
     '(?<=[\u3400-\u9fff]{2})[吗嗎呢](?=[^\u3400-\u9fff]*$)',

@@ -174,8 +174,8 @@ comment on function rag.rank_chunks(
 in both legs (null: not found there), similarity, lexical score and coverage, and the fused score,
 sum of weight / (60 + rank) over the legs (Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion",
 SIGIR 2009) with the weights of rag.retrieval_defaults. In vector and lexical retrieval that is the
-order of the one leg. confidence is the same in all rows: the best similarity of the nearest vector
-and the 20 best chunks, whatever p_limit. Checks nothing: callers do.';
+order of the one leg. confidence is the same in all rows: the best similarity of the 20 best chunks
+and, where vectors are searched, of the nearest vector, whatever p_limit. Checks nothing: callers do.';
 
 create or replace function rag.retrieve(
     p_question text,
@@ -287,7 +287,8 @@ no vector); vector_rank and lexical_rank are null where a leg did not find the c
 (a chunk without any of the words is never found by them); coverage is the lexical score as a share
 of the highest that the question could reach; duplicate_of names an earlier hit of the same content,
 or of nearly the same with the same numbers; confidence, the same in all rows, is what the decision to
-answer goes by: the best similarity of the nearest vector and the 20 best chunks, whatever p_top_k.
+answer goes by: the best similarity of the 20 best chunks and, where vectors are searched, of the
+nearest vector, whatever p_top_k.
 Ties within a leg are broken by source, heading_path, chunk_index, vault_path (collation "C"), ties of
 the fusion by the words. A question of single CJK characters is searched by vectors also in lexical,
 because words are kept as pairs of them.
