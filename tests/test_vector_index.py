@@ -431,7 +431,7 @@ def under_way(connection: Connection) -> list[Any]:
     return rows(connection, f"select p.phase from rag.index_progress({CONFIG}) as p")
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited in vain"
