@@ -96,6 +96,8 @@ class Reply:
 
     ranking: list[str]
     confidence: float
+    threshold: float
+    answered: bool
     milliseconds: float
 
 
@@ -104,8 +106,8 @@ class Refusal:
     """How well the confidence tells answerable questions from others; shares of 1."""
 
     auroc: float
-    wrong_answers: float  # of the unanswerable ones, at or above the threshold
-    wrong_refusals: float  # of the answerable ones, below it
+    wrong_answers: float  # of the unanswerable ones
+    wrong_refusals: float  # of the answerable ones
     threshold: float
 
 
@@ -118,7 +120,6 @@ class Measured:
     model: str
     retrieval: Retrieval
     documents: int
-    threshold: float
     replies: dict[str, Reply]  # of both kinds of questions
     scores: dict[str, dict[str, float]]  # measures of each answerable question
 
@@ -146,9 +147,9 @@ class Measured:
         no = self.confidences(self.dataset.unanswerable)
         return Refusal(
             auroc(yes, no),
-            sum(each >= self.threshold for each in no) / len(no),
-            sum(each < self.threshold for each in yes) / len(yes),
-            self.threshold,
+            sum(self.replies[each].answered for each in self.dataset.unanswerable) / len(no),
+            sum(not self.replies[each].answered for each in self.dataset.answerable) / len(yes),
+            median(reply.threshold for reply in self.replies.values()),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -426,10 +427,10 @@ class Corpus:
     def ask(self, service: Service, question: str) -> Reply:
         """One search, timed. A document of several chunks ranks by its best one."""
         begun = time.perf_counter()
-        response = service.search(question, top_k=DEPTH)
+        hits, decision = service.find(question, top_k=DEPTH)
         milliseconds = (time.perf_counter() - begun) * 1000
-        ranking = list(dict.fromkeys(self._ids[each.relative_path] for each in response.results))
-        return Reply(ranking, response.confidence, milliseconds)
+        ranking = list(dict.fromkeys(self._ids[each.source] for each in hits))
+        return Reply(ranking, decision.confidence, decision.threshold, decision.mode == "rag", milliseconds)
 
 
 @contextmanager
@@ -465,7 +466,6 @@ def measure(
         service.index.model,
         service.settings.retrieval,
         documents,
-        service.settings.threshold,
         replies,
         score({key: replies[key].ranking for key in dataset.answerable}, dataset.qrels),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -94,7 +95,6 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
 
     service = service_of(ctx)
     loaded = load_questions(questions or data_path("eval") / "questions.yaml")
-    threshold = service.settings.threshold
 
     def show(outcome: Outcome) -> None:
         if as_json:
@@ -112,7 +112,7 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
     if as_json:
         print_json(
             {
-                "threshold": threshold,
+                "threshold": _threshold(outcomes),
                 "retrieval": service.settings.retrieval,
                 "counted": len(counted),
                 "misses": len(misses),
@@ -131,7 +131,7 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
     else:
         hard = [outcome for outcome in outcomes if outcome.question.hard]
         print(
-            f"{len(counted) - len(misses)} of {len(counted)} right at threshold {threshold:.2f}"
+            f"{len(counted) - len(misses)} of {len(counted)} right at threshold {_threshold(outcomes):.2f}"
             f" by {service.settings.retrieval} retrieval",
             end="",
         )
@@ -139,6 +139,11 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
         print(f"; hard ones, not counted: {right} of {len(hard)} right" if hard else "")
     if misses:
         raise typer.Exit(1)
+
+
+def _threshold(outcomes: list[Outcome]) -> float:
+    """The threshold of these answers; a question without words may have another."""
+    return median(outcome.response.threshold for outcome in outcomes)
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -158,11 +158,13 @@ class Settings(BaseModel):
     )
     top_k: int = Field(5, alias="RAG_TOP_K", ge=1, le=20, description="chunks retrieved for a question")
     min_similarity: Share | None = Field(
-        None, alias="RAG_MIN_SIMILARITY", description="answer threshold; unset: the provider's default"
+        None,
+        alias="RAG_MIN_SIMILARITY",
+        description="threshold of vector retrieval (unset: the provider's), else a floor",
     )
     min_confidence: Share = Field(
         0.5, alias="RAG_MIN_CONFIDENCE",
-        description="threshold of calibrated confidence; not used by vector retrieval",
+        description="confidence from which lexical and hybrid retrieval answer",
     )  # fmt: skip
     asked_retrieval: Retrieval | None = Field(
         None, alias="RAG_RETRIEVAL",
@@ -181,10 +183,8 @@ class Settings(BaseModel):
     )
 
     @property
-    def threshold(self) -> float:
-        """The confidence from which a question is answered: RAG_MIN_SIMILARITY or the provider's default."""
-        if self.min_similarity is not None:
-            return self.min_similarity
+    def usual_similarity(self) -> float:
+        """The provider's default of RAG_MIN_SIMILARITY."""
         return DEFAULT_MIN_SIMILARITY[self.embedding_provider]
 
     @property
@@ -238,12 +238,28 @@ class Configuration:
                 "description": "how chunks are found",
             }
         )
+        by_similarity = self.settings.retrieval == "vector"
+        given = self.settings.min_similarity
+        similarity = {
+            "value": self.settings.usual_similarity if given is None else given,
+            "origin": "provider" if given is None else "RAG_MIN_SIMILARITY",
+        }
+        confidence = {
+            "value": self.settings.min_confidence,
+            "origin": self.origins.get("RAG_MIN_CONFIDENCE", "default"),
+        }
         rows.append(
             {
                 "variable": "resolved threshold",
-                "value": self.settings.threshold,
-                "origin": "RAG_MIN_SIMILARITY" if self.settings.min_similarity is not None else "provider",
+                **(similarity if by_similarity else confidence),
                 "description": "confidence from which a question is answered",
+            }
+        )
+        rows.append(
+            {
+                "variable": "resolved min similarity",
+                **similarity,
+                "description": "the threshold where confidence is a similarity; elsewhere a floor if set",
             }
         )
         return rows

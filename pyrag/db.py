@@ -13,9 +13,9 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -44,6 +44,7 @@ from pyrag.models import (
     Neighbours,
     OpenItem,
     PlanItem,
+    Policy,
     Retrieval,
     Vector,
 )
@@ -51,6 +52,8 @@ from pyrag.models import (
 if TYPE_CHECKING:
     from pgvector import Vector as PgVector
     from psycopg_pool import ConnectionPool
+
+T = TypeVar("T")
 
 _BY_SQLSTATE = {cls.sqlstate: cls for cls in error_classes() if cls.sqlstate}
 _NOT_INSTALLED = {"3F000", "42P01", "42883"}  # schema, table, function missing
@@ -165,44 +168,46 @@ class Database:
         index: Index,
         top_k: int,
         retrieval: Retrieval,
+        policy: Policy,
         filter: dict[str, Any] | None = None,
-    ) -> list[Hit]:
-        """`rag.retrieve`: the chunks that fit a question best; `filter` as `rag.check_filter` takes it."""
+    ) -> tuple[list[Hit], Decision]:
+        """`rag.retrieve`: the chunks that fit a question best, and `rag.decide_mode` on them.
+
+        `filter` as `rag.check_filter` takes it.
+        """
         with (
             self._connection(check=True) as connection,
-            connection.cursor(row_factory=class_row(Hit)) as cursor,
+            connection.cursor(row_factory=dict_row) as cursor,
         ):
-            return cursor.execute(
-                "select * from rag.retrieve(%s, %s::public.vector, %s, %s, %s, %s, %s, %s)",
-                [
-                    question,
-                    _vector_text(vector),
-                    index.provider,
-                    index.model,
-                    index.dim,
-                    top_k,
-                    json.dumps(filter or {}, ensure_ascii=False),
-                    retrieval,
-                ],
+            rows = cursor.execute(
+                "select r.*, d.* from (values (%(provider)s, %(model)s)) as i (provider, model)"
+                " left join rag.retrieve(%(question)s, %(vector)s::public.vector, %(provider)s, %(model)s,"
+                " %(dim)s, %(top_k)s, %(filter)s, %(retrieval)s) as r on true"
+                " cross join lateral rag.decide_mode(r.confidence,"
+                " case when r.chunk_id is not null then r.calibration else"
+                " (select f.origin from rag.find_calibration(i.provider, i.model, %(retrieval)s) as f) end,"
+                " r.best_similarity, r.best_coverage, r.cjk_share, %(min_confidence)s, %(min_similarity)s,"
+                " %(usual_similarity)s, %(fallback)s, %(fallback_enabled)s) as d",
+                {
+                    "question": question,
+                    "vector": _vector_text(vector),
+                    "provider": index.provider,
+                    "model": index.model,
+                    "dim": index.dim,
+                    "top_k": top_k,
+                    "filter": json.dumps(filter or {}, ensure_ascii=False),
+                    "retrieval": retrieval,
+                    **asdict(policy),
+                },
             ).fetchall()
+        hits = [_part(Hit, row) for row in rows if row["chunk_id"] is not None]
+        return hits, _part(Decision, rows[0])
 
     def list_neighbours(self, chunk_ids: Sequence[int]) -> dict[int, Neighbours]:
         """`rag.list_neighbours`: the text around each of these chunks in its section, by chunk id."""
         with self._connection() as connection, connection.cursor(row_factory=class_row(Neighbours)) as cursor:
             rows = cursor.execute("select * from rag.list_neighbours(%s)", [list(chunk_ids)]).fetchall()
         return {row.chunk_id: row for row in rows}
-
-    def decide_mode(
-        self, confidence: float | None, threshold: float, fallback: bool, fallback_enabled: bool
-    ) -> Decision:
-        """`rag.decide_mode`: rag, no_answer or fallback, and why; a confidence of None: nothing found."""
-        with self._connection() as connection, connection.cursor(row_factory=class_row(Decision)) as cursor:
-            row = cursor.execute(
-                "select * from rag.decide_mode(%s, %s, %s, %s)",
-                [confidence, threshold, fallback, fallback_enabled],
-            ).fetchone()
-            assert row is not None
-            return row
 
     def close_dead_runs(self) -> int:
         """`rag.close_dead_runs`: runs whose process is gone are marked as interrupted; how many."""
@@ -783,6 +788,11 @@ def _vector_text(vector: Vector) -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _part(kind: type[T], row: dict[str, Any]) -> T:
+    """The fields of a dataclass from a row that has more columns."""
+    return kind(**{each.name: row[each.name] for each in fields(kind)})  # type: ignore[arg-type]
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

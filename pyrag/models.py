@@ -11,6 +11,14 @@ Action = Literal["add", "change", "move", "delete", "skip", "embed"]
 Mode = Literal["rag", "no_answer", "fallback"]
 Scan = Literal["exact", "index"]  # how the nearest chunks were found
 Retrieval = Literal["vector", "lexical", "hybrid"]  # by vectors, by words, by both
+Calibration = Literal["shipped", "calibrated"]
+Rule = Literal[  # why a question is answered or not
+    "nothing_found",
+    "below_threshold",
+    "below_min_similarity",
+    "reached_threshold",
+    "no_room",  # RAG_CONTEXT_TOKEN_BUDGET holds not one source
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,6 @@ class Hit:
     matched_terms: list[str] | None = None
     fused_score: float | None = None
     duplicate_of: int | None = None
-    confidence: float | None = None  # of the whole retrieval, the same in each of its hits
 
     @property
     def heading(self) -> str:
@@ -190,11 +197,37 @@ class OpenItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """What `rag.decide_mode` compares with, and whether an answer from general knowledge is allowed.
+
+    `min_similarity` is None unless RAG_MIN_SIMILARITY is set; `usual_similarity` is the provider's default.
+    """
+
+    min_confidence: float
+    min_similarity: float | None
+    usual_similarity: float
+    fallback: bool
+    fallback_enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """The row of `rag.decide_mode`: the mode and the rule that fired, in words."""
+    """The row of `rag.decide_mode`: the mode, the rule that fired and the same in words, what was compared.
+
+    `confidence` is a probability where `calibration` names one (shipped or calibrated), else the best
+    similarity. `min_similarity` is the floor, if one is in force.
+    """
 
     mode: Mode
+    rule: Rule
     reason: str
+    confidence: float
+    threshold: float
+    min_similarity: float | None = None
+    similarity: float | None = None
+    coverage: float | None = None
+    cjk_share: float | None = None
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True)

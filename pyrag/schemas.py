@@ -16,7 +16,7 @@ from pydantic import (
     StringConstraints,
 )
 
-from pyrag.models import Mode, Retrieval, Scan
+from pyrag.models import Calibration, Mode, Retrieval, Rule, Scan
 
 MAX_QUESTION = 200_000  # characters
 MAX_FILTER = 4000  # characters of a path or tag in a filter
@@ -139,7 +139,9 @@ class _Retrieved(_Reply):
     """What every reply says about its retrieval."""
 
     confidence: float = Field(
-        ge=0, le=1, description="best similarity among the 20 best, 0.0 without results"
+        ge=0,
+        le=1,
+        description="how likely the answer is there (vector: the best similarity); 0.0 without results",
     )
     threshold: float = Field(ge=0, le=1, description="the confidence from which a question is answered")
     retrieval: Retrieval = Field(description="how chunks are found: by vectors, by words, by both")
@@ -167,9 +169,29 @@ class Citation(_Reply):
     cited: bool = Field(description="whether the answer's text cites it")
 
 
+class DecisionRecord(_Reply):
+    """Why a question is answered or not: the rule that fired, and what was compared."""
+
+    mode: Mode = Field(description="rag, no_answer or fallback")
+    rule: Rule = Field(description="the rule that fired")
+    reason: str = Field(description="the same in words")
+    confidence: float = Field(ge=0, le=1, description="as in the reply")
+    threshold: float = Field(ge=0, le=1, description="what it is compared with")
+    min_similarity: float | None = Field(description="floor on similarity, null unless one is in force")
+    similarity: float | None = Field(description="best similarity; null where nothing was found")
+    coverage: float | None = Field(
+        description="most that a chunk has of the question's words, 0 to 1; null where words do not count"
+    )
+    cjk_share: float | None = Field(description="how far the question is CJK, 0 to 1")
+    calibration: Calibration | None = Field(
+        description="what makes a probability of these; null: confidence is the similarity"
+    )
+
+
 class AskResponse(_Retrieved, _Decided):
     """An answer with its sources, an honest `no_answer`, or a `fallback` from general knowledge."""
 
+    decision: DecisionRecord
     answer: str
     citations: list[Citation] = Field(description="the sources given to the model; empty outside mode rag")
     grounded: bool = Field(description="whether the answer rests on cited sources; if not, `reason` says why")
@@ -183,6 +205,7 @@ class AskResponse(_Retrieved, _Decided):
 class RetrievalEvent(_Retrieved, _Decided):
     """First event of a stream: what was found and what follows from it."""
 
+    decision: DecisionRecord
     hits: list[SearchResult]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyrag.db import Database, Index, IndexStatus
 from pyrag.embeddings import Embedder, build_embedder
 from pyrag.errors import InvalidRequest, LlmUpstreamError
 from pyrag.llm import Llm, build_llm
-from pyrag.models import Context, Decision, Finish, Hit, Mode, Prompt
+from pyrag.models import Context, Decision, Finish, Hit, Mode, Policy, Prompt
 from pyrag.prompts import (
     FENCE_TOKENS,
     answer_prompt,
@@ -29,6 +29,7 @@ from pyrag.schemas import (
     AskResponse,
     Citation,
     CitationEvent,
+    DecisionRecord,
     Event,
     Filter,
     RetrievalEvent,
@@ -62,10 +63,14 @@ class Asked:
     question: str
     hits: list[Hit]
     decision: Decision
-    mode: Mode
     context: Context
     prompt: Prompt | None  # None: no model is asked
     text: str  # what pyrag itself says: before the model's reply, or instead of it
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of the decision."""
+        return self.decision.mode
 
 
 class Service:
@@ -83,9 +88,9 @@ class Service:
         return build_llm(self.settings)
 
     def search(self, query: str, top_k: int | None = None, filter: Filter | None = None) -> SearchResponse:
-        """The chunks that fit a question best; confidence is the best score, 0.0 without results."""
-        hits = self._retrieve(query, top_k, filter)
-        return SearchResponse(**self._how(hits), results=_results(hits))
+        """The chunks that fit a question best, best first."""
+        hits, decision = self.find(query, top_k, filter=filter)
+        return SearchResponse(**self._how(hits, decision), results=_results(hits))
 
     def ask(
         self,
@@ -106,29 +111,28 @@ class Service:
     ) -> Asked:
         """Everything up to the model: what is wrong with the request, index or settings is raised here."""
         _ = self.llm
-        hits = self._retrieve(question, top_k, filter)
-        decision = self.database.decide_mode(
-            _confidence(hits) if hits else None,
-            self.settings.threshold,
-            fallback,
-            self.settings.fallback_enabled,
-        )
+        hits, decision = self.find(question, top_k, fallback, filter)
         if decision.mode == "fallback":
-            prompt = general_prompt(question)
-            return Asked(question, hits, decision, "fallback", Context(), prompt, fallback_note(question))
+            return Asked(
+                question, hits, decision, Context(), general_prompt(question), fallback_note(question)
+            )
         if decision.mode == "no_answer":
             text = no_answer_text(question, fallback and not self.settings.fallback_enabled)
-            return Asked(question, hits, decision, "no_answer", Context(), None, text)
+            return Asked(question, hits, decision, Context(), None, text)
         budget = self.settings.context_token_budget
         neighbours = None
         if self.settings.retrieval != "vector":
             neighbours = self.database.list_neighbours([hit.chunk_id for hit in hits])
         context = pack_context(hits, budget, FENCE_TOKENS, neighbours)
         if not context.blocks:
-            decision = Decision("no_answer", f"RAG_CONTEXT_TOKEN_BUDGET={budget} holds not one source")
-            text = no_room_text(question, budget)
-            return Asked(question, hits, decision, "no_answer", Context(), None, text)
-        return Asked(question, hits, decision, "rag", context, answer_prompt(question, context), "")
+            decision = replace(
+                decision,
+                mode="no_answer",
+                rule="no_room",
+                reason=f"RAG_CONTEXT_TOKEN_BUDGET={budget} holds not one source",
+            )
+            return Asked(question, hits, decision, Context(), None, no_room_text(question, budget))
+        return Asked(question, hits, decision, context, answer_prompt(question, context), "")
 
     def answer(self, asked: Asked, stream: bool) -> Generator[Event | None]:
         """The events of an answer: retrieval, tokens, citations, and last the whole `AskResponse`.
@@ -136,8 +140,9 @@ class Service:
         None comes about twice a second while the model is waited for. Closing the iterator ends the model's
         work at once. Raises the errors of the model; what was yielded before is then not an answer.
         """
-        how = self._how(asked.hits)
-        yield RetrievalEvent(mode=asked.mode, **how, hits=_results(asked.hits))
+        how = self._how(asked.hits, asked.decision)
+        record = DecisionRecord(**asdict(asked.decision))
+        yield RetrievalEvent(mode=asked.mode, **how, decision=record, hits=_results(asked.hits))
         marks = CitationFilter(len(asked.context.blocks))
         parts = [asked.text]
         finish = Finish()
@@ -176,6 +181,7 @@ class Service:
         yield AskResponse(
             mode=asked.mode,
             **how,
+            decision=record,
             answer=answer,
             citations=[Citation(**each.model_dump(exclude={"number"})) for each in citations],
             grounded=reason is None,
@@ -188,27 +194,42 @@ class Service:
         """What is indexed for the current configuration."""
         return self.database.index_status(self.index)
 
-    def _how(self, hits: list[Hit]) -> dict[str, Any]:
+    def find(
+        self,
+        question: str,
+        top_k: int | None = None,
+        fallback: bool = False,
+        filter: Filter | None = None,
+    ) -> tuple[list[Hit], Decision]:
+        """The chunks that fit a question best, and what follows from them."""
+        check_question(question)
+        settings = self.settings
+        return self.database.retrieve(
+            question,
+            self.embedder.embed_query(question),
+            self.index,
+            settings.top_k if top_k is None else top_k,
+            settings.retrieval,
+            Policy(
+                settings.min_confidence,
+                settings.min_similarity,
+                settings.usual_similarity,
+                fallback,
+                settings.fallback_enabled,
+            ),
+            filter.as_json() if filter else None,
+        )
+
+    def _how(self, hits: list[Hit], decision: Decision) -> dict[str, Any]:
         """What every reply says about its retrieval."""
         return {
-            "confidence": _confidence(hits),
-            "threshold": self.settings.threshold,
+            "confidence": decision.confidence,
+            "threshold": decision.threshold,
             "retrieval": self.settings.retrieval,
             "scan": hits[0].scan
             if hits
             else "exact",  # an index that finds nothing is followed by an exact scan
         }
-
-    def _retrieve(self, question: str, top_k: int | None, filter: Filter | None) -> list[Hit]:
-        check_question(question)
-        return self.database.retrieve(
-            question,
-            self.embedder.embed_query(question),
-            self.index,
-            self.settings.top_k if top_k is None else top_k,
-            self.settings.retrieval,
-            filter.as_json() if filter else None,
-        )
 
 
 def last_of(events: Iterator[Event | None]) -> AskResponse:
@@ -250,10 +271,6 @@ def _reason(asked: Asked, answer: str, cited: set[int]) -> str | None:
     if asked.mode == "fallback":
         return f"general knowledge, not the knowledge base: {asked.decision.reason}"
     return asked.decision.reason
-
-
-def _confidence(hits: list[Hit]) -> float:
-    return (hits[0].confidence or 0.0) if hits else 0.0
 
 
 def _results(hits: list[Hit]) -> list[SearchResult]:

@@ -537,7 +537,7 @@ def test_a_migration_brings_an_old_database_to_the_state_of_a_new_one(
         assert installed(each)["sql_sha256"] == files.sha256
 
 
-@pytest.fixture(params=["db_0001", "db_0002"])
+@pytest.fixture(params=["db_0001", "db_0002", "db_0003"])
 def earlier_version(request: pytest.FixtureRequest, empty: Connection) -> Connection:
     """A database as an earlier version left it: its tables, and two configurations of vectors."""
     return filled_by(empty, request.param)

@@ -94,7 +94,9 @@ comment on function rag.list_term_candidates(
 those that pass a filter. The plan is made for the values at hand and without compiling.';
 
 create or replace function rag.weigh_question(p_question text, p_vault text default null)
-    returns table (term text, dim integer, chunks bigint, idf double precision)
+    returns table (
+        term text, dim integer, chunks bigint, idf double precision, weight double precision
+    )
     language sql
     stable
     parallel safe
@@ -121,7 +123,9 @@ begin atomic
         t.dim,
         c.chunks,
         ln(1 + (greatest(a.chunks, c.chunks) - c.chunks + 0.5::double precision) / (c.chunks + 0.5))
-            as idf
+            as idf,
+        ln(1 + (greatest(a.chunks, c.chunks) + 50 - c.chunks + 0.5::double precision)
+            / (c.chunks + 0.5)) as weight
     from terms as t
     inner join counts as c on t.dim = c.dim
     inner join counts as a on a.dim = 0
@@ -131,7 +135,9 @@ end;
 comment on function rag.weigh_question(text, text) is
 'The terms of a question with their dimension, the number of chunks that hold each, and its idf,
 ln(1 + (N - n + 0.5) / (n + 0.5)), N being all chunks (Robertson and Zaragoza, 2009; the 1 + keeps it
-above 0). Of one vault or of all that the caller may see.
+above 0). Of one vault or of all that the caller may see. weight is the idf that the term would have
+beside fifty more chunks without any of the terms: what coverage goes by, because idf alone makes the
+words that a base of few chunks holds count next to nothing against those it lacks.
 Example: select * from rag.weigh_question(''如何重置数据库密码？'');';
 
 create or replace function rag.find_lexical(
@@ -158,6 +164,7 @@ declare
     v_terms text[];
     v_units sparsevec[];
     v_query sparsevec;
+    v_weights sparsevec;
     v_most double precision;
     v_ids bigint[];
     v_products double precision[];
@@ -169,9 +176,10 @@ begin
     select
         array_agg(w.term),
         array_agg(rag.sparse_vector(array[w.dim], '{1}')),
-        sum(w.idf),
-        rag.sparse_vector(array_agg(w.dim), array_agg(w.idf))
-    into v_terms, v_units, v_most, v_query
+        sum(w.weight),
+        rag.sparse_vector(array_agg(w.dim), array_agg(w.idf)),
+        rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))
+    into v_terms, v_units, v_most, v_query, v_weights
     from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/')) as w;
     if v_terms is null then
         return;
@@ -211,26 +219,32 @@ begin
         r.chunk_id,
         r.rank,
         r.product * (rag.bm25_k1() + 1) / 15,
-        least(1, r.product / (15 * v_most)),
+        least(1, -(v_weights <#> r.terms) / (15 * v_most)),
         array(
             select m.term
             from unnest(v_terms, v_units) with ordinality as m (term, unit, position)
-            where (m.unit <#> coalesce(
-                (select t.terms from rag.chunk_terms as t where t.chunk_id = r.chunk_id),
-                v_new_terms[array_position(v_new_ids, r.chunk_id)]
-            )) < 0
+            where (m.unit <#> r.terms) < 0
             order by m.position
         )
-    from ranked as r
-    where r.rank <= p_limit
+    from (
+        select
+            k.chunk_id, k.rank, k.product,
+            coalesce(
+                (select t.terms from rag.chunk_terms as t where t.chunk_id = k.chunk_id),
+                v_new_terms[array_position(v_new_ids, k.chunk_id)]
+            ) as terms
+        from ranked as k
+        where k.rank <= p_limit
+    ) as r
     order by r.rank;
 end;
 $$;
 
 comment on function rag.find_lexical(text, integer, jsonb) is
 'The p_limit chunks that fit the words of a question best, best first: BM25 score (rag.weigh_terms
-times rag.weigh_question), coverage (the score as a share of what a chunk with all terms at their
-highest weight would have, 0 to 1) and the terms of the question that the chunk has. A chunk with
+times the idf of rag.weigh_question), coverage (what the chunk has of the question, 0 to 1: the same sum
+with the weight of rag.weigh_question for idf, as a share of what a chunk with all terms at their
+highest would have) and the terms of the question that the chunk has. A chunk with
 none of them is not found. Ties are broken by source, heading_path, chunk_index, vault_path
 (collation "C"). Checks nothing: callers do.
 Example: select * from rag.find_lexical(''重置密码'', 5);';

@@ -72,7 +72,8 @@ create or replace function rag.rank_chunks(
         matched_terms text[],
         fused_score double precision,
         place bigint,
-        confidence double precision
+        best_similarity double precision,
+        best_coverage double precision
     )
     language plpgsql
     stable
@@ -87,12 +88,13 @@ declare
         when 'lexical' then greatest(20, p_limit)
         else greatest(50, p_limit)
     end;
-    -- words are kept as pairs of characters: single ones are left to the vectors
-    v_by_vector constant boolean := p_retrieval <> 'lexical'
-        or (p_embedding is not null and (
-            select bool_and(t.term ~ '^[\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]$')
-            from unnest(rag.question_terms(p_question)) as t (term)
-        ));
+    -- words are kept as pairs of characters: single ones, and what is no word, are left to the vectors
+    v_wordless constant boolean := p_embedding is not null and p_retrieval <> 'vector' and (
+        select coalesce(
+            bool_and(t.term ~ '^[\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]$'), true
+        )
+        from unnest(rag.question_terms(p_question)) as t (term)
+    );
     v_constant constant double precision := 60;
     v_vector_weight double precision := 1;
     v_lexical_weight double precision := 1;
@@ -113,7 +115,7 @@ begin
         from rag.find_nearest(p_embedding, p_provider, p_model, p_dim, v_depth, p_filter) as n
         join rag.chunks as c on c.id = n.chunk_id
         join rag.documents as d on d.id = c.document_id
-        where v_by_vector
+        where p_retrieval <> 'lexical' or v_wordless
     ),
     by_words as (
         select w.*
@@ -157,11 +159,25 @@ begin
         where f.place <= greatest(20, p_limit) or f.distance is not null
     ),
     judged as (
-        select c.*, max(c.similarity) over () as confidence from compared as c
+        select
+            c.*,
+            max(c.similarity) filter (where c.place <= 20 or c.distance is not null) over ()
+                as best_similarity,
+            (
+                select
+                    case
+                        when p_retrieval <> 'vector'
+                            then coalesce(max(w.coverage), case when not v_wordless then 0 end)
+                    end
+                from by_words as w
+                where w.lexical_rank <= 20
+            ) as best_coverage
+        from compared as c
     )
     select
         f.id, f.similarity, coalesce(f.scan, 'exact'), f.vector_rank, f.lexical_rank,
-        f.lexical_score, f.coverage, f.matched_terms, f.score, f.place, f.confidence
+        f.lexical_score, f.coverage, f.matched_terms, f.score, f.place,
+        f.best_similarity, f.best_coverage
     from judged as f
     where f.place <= p_limit;
 end;
@@ -174,8 +190,9 @@ comment on function rag.rank_chunks(
 in both legs (null: not found there), similarity, lexical score and coverage, and the fused score,
 sum of weight / (60 + rank) over the legs (Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion",
 SIGIR 2009) with the weights of rag.retrieval_defaults. In vector and lexical retrieval that is the
-order of the one leg. confidence is the same in all rows: the best similarity of the 20 best chunks
-and, where vectors are searched, of the nearest vector, whatever p_limit. Checks nothing: callers do.';
+order of the one leg. The same in all rows, whatever p_limit: best_similarity, of the 20 best chunks
+and, where vectors are searched, of the nearest vector; best_coverage, of the 20 that fit the words
+best, null for vector and for a question without words. Checks nothing: callers do.';
 
 create or replace function rag.retrieve(
     p_question text,
@@ -205,7 +222,11 @@ create or replace function rag.retrieve(
         matched_terms text[],
         fused_score double precision,
         duplicate_of bigint,
-        confidence double precision
+        best_similarity double precision,
+        best_coverage double precision,
+        cjk_share double precision,
+        confidence double precision,
+        calibration text
     )
     language plpgsql
     stable
@@ -238,6 +259,17 @@ begin
         ) as r
         join rag.chunks as c on c.id = r.chunk_id
         left join rag.chunk_terms as t on t.chunk_id = r.chunk_id
+    ),
+    judged as materialized (
+        select k.cjk_share, e.confidence, e.calibration
+        from (
+            select r.best_similarity, r.best_coverage, rag.cjk_share(p_question) as cjk_share
+            from ranked as r
+            limit 1
+        ) as k
+        cross join lateral rag.estimate_confidence(
+            k.best_similarity, k.best_coverage, k.cjk_share, p_provider, p_model, v_retrieval
+        ) as e
     )
     select
         c.id,
@@ -268,10 +300,15 @@ begin
             order by e.place
             limit 1
         ),
-        r.confidence
+        r.best_similarity,
+        r.best_coverage,
+        j.cjk_share,
+        j.confidence,
+        j.calibration
     from ranked as r
     join rag.chunks as c on c.id = r.chunk_id
     join rag.documents as d on d.id = c.document_id
+    cross join judged as j
     order by r.place;
 end;
 $$;
@@ -286,12 +323,13 @@ score is the similarity to the question''s vector in [0, 1] (null without one, 0
 no vector); vector_rank and lexical_rank are null where a leg did not find the chunk among its best
 (a chunk without any of the words is never found by them); coverage is the lexical score as a share
 of the highest that the question could reach; duplicate_of names an earlier hit of the same content,
-or of nearly the same with the same numbers; confidence, the same in all rows, is what the decision to
-answer goes by: the best similarity of the 20 best chunks and, where vectors are searched, of the
-nearest vector, whatever p_top_k.
+or of nearly the same with the same numbers. The same in all rows, whatever p_top_k, are what the
+decision to answer goes by (rag.decide_mode): best_similarity (of the 20 best chunks and, where vectors
+are searched, of the nearest vector), best_coverage (null for vector), cjk_share, and the confidence
+that rag.estimate_confidence makes of them, with the calibration (null: it is the similarity).
 Ties within a leg are broken by source, heading_path, chunk_index, vault_path (collation "C"), ties of
-the fusion by the words. A question of single CJK characters is searched by vectors also in lexical,
-because words are kept as pairs of them.
+the fusion by the words. A question without words, or of single CJK characters, is searched by vectors
+also in lexical, because words are kept as pairs of them.
 Raises RG001 (top_k, filter, retrieval, no question, no vector), RG003 (nothing indexed), RG004 (dimension).
 Example in psql: select source, heading_path, lexical_score, matched_terms
 from rag.retrieve(''重置密码'');';

@@ -1,4 +1,4 @@
--- Retrieval: the search that everything calls, how it went, and the decision to answer or not.
+-- Search by vectors: as a function of its own, as one plain statement, and how it went.
 
 create or replace function rag.similarity_score(p_distance double precision)
     returns double precision
@@ -216,44 +216,3 @@ candidates of stage one, vectors compared in full, whether the first candidates 
 chunks found. Runs the search to tell. Raises as rag.check_search.
 Example in psql: select embedding as q from rag.embeddings limit 1 \gset
 select * from rag.explain_search(:''q'', ''fake'', ''fake-lexical-v1'', 1024);';
-
-create or replace function rag.decide_mode(
-    p_confidence double precision,
-    p_threshold double precision,
-    p_fallback boolean default false,
-    p_fallback_enabled boolean default false
-)
-    returns table (mode text, reason text)
-    language sql
-    immutable
-    parallel safe
-begin atomic
-    select
-        case
-            when nullif(p_confidence, 'NaN') >= p_threshold then 'rag'
-            when p_fallback and p_fallback_enabled then 'fallback'
-            else 'no_answer'
-        end as mode,
-        concat(
-            case
-                when nullif(p_confidence, 'NaN') is null then 'nothing was found'
-                else format(
-                    'confidence %s is %s the threshold %s',
-                    round(p_confidence::numeric, 6),
-                    case when p_confidence >= p_threshold then 'not below' else 'below' end,
-                    round(p_threshold::numeric, 6)
-                )
-            end,
-            case
-                when nullif(p_confidence, 'NaN') >= p_threshold or not p_fallback then ''
-                when p_fallback_enabled then '; fallback is asked for and enabled'
-                else '; fallback is asked for but disabled globally'
-            end
-        ) as reason;
-end;
-
-comment on function rag.decide_mode(double precision, double precision, boolean, boolean) is
-'Whether a question is answered from the knowledge base (rag), refused (no_answer) or passed to the
-model''s general knowledge (fallback: asked for and enabled), with the rule that fired in words. A
-null confidence says that nothing was found at all. Example:
-select * from rag.decide_mode(0.31, 0.20);';
