@@ -169,7 +169,8 @@ select is(
 
 -- Score, coverage, matched terms ------------------------------------------------------------------
 
--- lag.md has the step 13, as above; of idf 0.875469 and ln(12)
+-- lag.md has the step 13, as above, of idf 0.875469; beside fifty more chunks the weights are
+-- ln(1 + 53.5 / 2.5) = 3.109061 and ln(1 + 55.5 / 0.5) = 4.718499
 select results_eq(
     $$ select c.relative_path, round(f.lexical_score::numeric, 4), round(f.coverage::numeric, 4),
         f.matched_terms
@@ -177,7 +178,7 @@ select results_eq(
     join rag.chunks as c on c.id = f.chunk_id $$,
     format(
         $$ values ('lag.md', %s, %s, '{lag}'::text[]) $$,
-        round(0.875469 * 2.2 * 13 / 15, 4), round(0.875469 * 13 / 15 / (0.875469 + 2.484907), 4)
+        round(0.875469 * 2.2 * 13 / 15, 4), round(3.109061 * 13 / 15 / (3.109061 + 4.718499), 4)
     ), 'score, coverage and matched terms'
 );
 select is(
@@ -199,14 +200,14 @@ do $$ begin
     perform pg_temp.store('full/one.md', repeat('gnu ', 100));
     perform pg_temp.store('full/once.md', 'gnu gnat' || repeat(' ox', 1000));
 end $$;
--- gnu is in three of 8 chunks, ln(1 + 5.5 / 3.5) = 0.944462, gnat in two, ln(1 + 6.5 / 2.5) = 1.280934
+-- gnu is in three of 8 + 50 chunks, ln(1 + 55.5 / 3.5) = 2.824775, gnat in two, ln(1 + 56.5 / 2.5) = 3.161247
 -- once.md has 1006 terms: k = 1.2 * (0.25 + 0.75 * 1006 / 300) = 3.318, 15 / 4.318 = 3.47 is 3
 select results_eq(
     $$ select c.relative_path, round(f.coverage::numeric, 5)
     from rag.find_lexical('gnu gnat', 5) as f join rag.chunks as c on c.id = f.chunk_id $$,
     format(
         $$ values ('full/both.md', 1.00000), ('full/one.md', %s), ('full/once.md', 0.20000) $$,
-        round(0.944462 / (0.944462 + 1.280934), 5)
+        round(2.824775 / (2.824775 + 3.161247), 5)
     ), 'coverage is 1 where all terms are often, less where one is missing or they are rare'
 );
 select is_empty(
