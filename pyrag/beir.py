@@ -238,7 +238,7 @@ def load_dataset(
         del passages[key]
     if empty:
         note(f"{corpus}: {len(empty)} entries without text are left out, the first: {empty[0]}")
-    questions = _questions(asked, note)
+    questions = read_questions(asked, note)
     judged = _read_qrels(folder, questions, passages, note)
     gone = _held_out(folder / "heldout.txt", passages, note) if held_out else set()
     qrels: dict[str, dict[str, int]] = {}
@@ -257,10 +257,7 @@ def load_dataset(
             hint="It lists ids of corpus.jsonl, one a line.",
         )
     if off_topic is not None:
-        strangers = _questions(off_topic, note)
-        known = {questions[key] for key in qrels}
-        if twice := next((key for key, text in strangers.items() if text in known), None):
-            raise InvalidRequest(f"{off_topic}: question {twice} is one of {asked} too, which has an answer")
+        strangers = read_off_topic(off_topic, note, asked, {questions[key] for key in qrels})
         # the ids of another set may be the same: a prefix keeps them apart
         unanswerable |= {f"off-topic {key}": text for key, text in strangers.items()}
     return Dataset(
@@ -270,6 +267,14 @@ def load_dataset(
         qrels,
         unanswerable,
     )
+
+
+def read_off_topic(path: Path, note: Note, asked: Path, answerable: set[str]) -> dict[str, str]:
+    """Questions of a jsonl file by id. Raises `InvalidRequest` for one that `asked` says has an answer."""
+    strangers = read_questions(path, note)
+    if twice := next((key for key, text in strangers.items() if text in answerable), None):
+        raise InvalidRequest(f"{path}: question {twice} is one of {asked} too, which has an answer")
+    return strangers
 
 
 def _lines(path: Path, model: type[M]) -> Iterator[tuple[int, M]]:
@@ -317,7 +322,7 @@ def _bad(path: Path, line: int, why: str) -> InvalidRequest:
     return InvalidRequest(f"{path}, line {line}: {why}")
 
 
-def _questions(path: Path, note: Note) -> dict[str, str]:
+def read_questions(path: Path, note: Note) -> dict[str, str]:
     """The questions that can be asked, by id; blank ones are counted in a note."""
     found: dict[str, str] = {}
     blank: list[str] = []
@@ -423,6 +428,10 @@ class Corpus:
                 raise InvalidRequest("no document could be stored", hint=report.failed[0][1])
             self._stored[service.index] = len(self._ids) - len(report.failed)
         return self._stored[service.index]
+
+    def id_of(self, source: str) -> str:
+        """The id of the passage of a note."""
+        return self._ids[source]
 
     def ask(self, service: Service, question: str) -> Reply:
         """One search, timed. A document of several chunks ranks by its best one."""

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from pyrag import __version__
+from pyrag.cli_calibrate import calibrate
 from pyrag.cli_common import (
     EXIT_INTERRUPTED,
     JsonOption,
@@ -76,6 +77,11 @@ app.add_typer(vault_app, name="vault")
 app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
 app.command("eval", epilog="Example: rag eval --answers\n\nOr: rag eval --beir FOLDER --sample 200")(evaluate)
+app.command(
+    "calibrate",
+    epilog="Example: rag calibrate my-questions.yaml --held-out --plot calibration.png\n\n"
+    "Then: rag calibrate my-questions.yaml --held-out --set",
+)(calibrate)
 
 TopKOption = Annotated[
     int | None,
