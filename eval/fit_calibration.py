@@ -20,7 +20,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from pyrag.beir import Dataset, auroc, load_dataset, stored_corpus
-from pyrag.calibration import ANSWERABLE, Case, Share, fit_weights, out_of_fold
+from pyrag.calibration import (
+    ANSWERABLE,
+    Case,
+    Share,
+    Weights,
+    balance,
+    figures,
+    fit_weights,
+    losses,
+    out_of_fold,
+)
 from pyrag.config import load_configuration
 from pyrag.ingest import Silent
 from pyrag.labelled import Labelled, leave_half_out
@@ -104,25 +114,52 @@ def row(cases: Sequence[Case], confidences: Sequence[float]) -> str:
 
 
 def report(retrieval: str, cases: Sequence[Case]) -> None:
-    """Prints the weights for this retrieval, each set judged by the other two, and the row to ship."""
-    weights = fit_weights(cases, None)
+    """Prints the figures of each set by weights of the other two, and the row to ship."""
     yes = sum(case.answerable for case in cases)
-    print(f"\n## {retrieval}: {yes} answerable, {len(cases) - yes} unanswerable questions\n")
-    print(f"all sets: {[round(each, 2) for each in weights.as_list()]}")
-    print("\n| set | asked by | AUROC | wrong answers | wrong refusals |\n|---|---|---|---|---|")
-    for name in NAMES:
-        # both languages are needed for their weights; without xquad-en the ratio of all is kept
-        rest = [case for case in cases if not case.base.startswith(f"{name} ")]
-        two = fit_weights(rest, weights.cjk_ratio if name == "xquad-en" else None)
-        for group in GROUPS:
-            part = [case for case in cases if case.base == f"{name} {group}"]
-            print(f"| {name} | {group} | {row(part, [two.probability(case) for case in part])}")
-        print(f"| {name} | (fitted without) | {[round(each, 2) for each in two.as_list()]} | | |")
-    confidences = out_of_fold(cases, lambda part: fit_weights(part, None))
+    print(f"\n## {retrieval}: {yes} answerable, {len(cases) - yes} unanswerable questions")
+    for similarity in (False, True):
+        across_sets(cases, similarity)
+    weights = fit_weights(cases, None, similarity=False)
+    confidences = out_of_fold(cases, lambda part: fit_weights(part, None, similarity=False))
+    print("\n| all sets, out of fold | AUROC | wrong answers | wrong refusals |\n|---|---|---|---|")
     for group in GROUPS:
         chosen = [number for number, case in enumerate(cases) if case.base.endswith(f" {group}")]
         cells = row([cases[number] for number in chosen], [confidences[number] for number in chosen])
-        print(f"| all, out of fold | {group} | {cells}")
+        print(f"| {group} | {cells}")
+        if group == "off-topic":
+            at_half = figures([cases[n] for n in chosen], [confidences[n] for n in chosen], 0.5)
+    half = next(each for each in at_half.errors if each.threshold == 0.5)
+    print(
+        f"\nrow: {rounded(weights)}, {yes}, {len(cases) - yes}, {at_half.auroc:.4f},"
+        f" {half.wrong_answers.value:.4f}, {half.wrong_refusals.value:.4f}"
+    )
+
+
+def across_sets(cases: Sequence[Case], similarity: bool) -> None:
+    """Prints how each set comes out by weights fitted on the other two."""
+    print(f"\nEach set by weights of the other two, {'with' if similarity else 'without'} similarity:\n")
+    print("| set | group | AUROC | wrong answers | wrong refusals | weights |\n|---|---|---|---|---|---|")
+    ratio = fit_weights(cases, None, similarity=False).cjk_ratio
+    seen: list[Case] = []
+    confidences: list[float] = []
+    for name in NAMES:
+        rest = [case for case in cases if not case.base.startswith(f"{name} ")]
+        # without xquad-en there is one language only, and the ratio of all is kept
+        weights = fit_weights(rest, ratio if name == "xquad-en" else None, similarity)
+        for group in GROUPS:
+            part = [case for case in cases if case.base == f"{name} {group}"]
+            found = [weights.probability(case) for case in part]
+            print(f"| {name} | {group} | {row(part, found)} {rounded(weights)} |")
+            seen += part
+            confidences += found
+    counts = balance(seen)
+    loss = sum(n * each for n, each in zip(counts, losses(seen, confidences), strict=True)) / sum(counts)
+    print(f"\nlog loss, every set and group counting the same: {loss:.4f}")
+
+
+def rounded(weights: Weights) -> str:
+    """Intercept and weights of similarity, coverage and CJK share."""
+    return ", ".join(f"{each:.2f}" for each in weights.as_list())
 
 
 def main() -> None:

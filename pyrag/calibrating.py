@@ -27,7 +27,7 @@ NEGATIVES = (OWN, OFF_TOPIC, HELD_OUT)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `rag calibrate` says. `fit` is None with too few questions; it may be set if nothing is `missing`."""
+    """What `rag calibrate` says. `missing` is what stands against setting it; with few questions no `fit`."""
 
     name: str  # of the file or folder
     index: Index

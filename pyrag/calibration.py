@@ -161,22 +161,25 @@ def fit(cases: Sequence[Case], cjk_ratio: float, threshold: float = 0.5) -> Fit:
     )
 
 
-def fit_weights(cases: Sequence[Case], cjk_ratio: float | None) -> Weights:
+def fit_weights(cases: Sequence[Case], cjk_ratio: float | None, similarity: bool | None = None) -> Weights:
     """Logistic regression, classes and in them kinds counting the same.
 
     The weight of similarity is 0 unless it lowers the loss on questions not fitted on by two standard
-    errors: it costs more than it brings where it only follows coverage. `cjk_ratio` None fits its weight.
+    errors: it costs more than it brings where it only follows coverage. `similarity` True or False decides
+    that beforehand; `cjk_ratio` None fits the weight of the CJK share.
     """
+    if similarity is not None:
+        return _regress(cases, cjk_ratio, similarity)
     plain = _regress(cases, cjk_ratio, with_similarity=False)
     more = _regress(cases, cjk_ratio, with_similarity=True)
     if more.similarity <= 0 or more.coverage < 0:
         return plain
-    losses = [
-        _losses(cases, out_of_fold(cases, lambda part, use=use: _regress(part, cjk_ratio, use)))  # type: ignore[misc]
+    both = [
+        losses(cases, out_of_fold(cases, lambda part, use=use: _regress(part, cjk_ratio, use)))  # type: ignore[misc]
         for use in (False, True)
     ]
     weights = balance(cases)
-    gains = [before - after for before, after in zip(*losses, strict=True)]
+    gains = [before - after for before, after in zip(*both, strict=True)]
     total = sum(weights)
     gain = sum(w * g for w, g in zip(weights, gains, strict=True)) / total
     error = math.sqrt(sum((w * (g - gain)) ** 2 for w, g in zip(weights, gains, strict=True))) / total
@@ -240,7 +243,7 @@ def _regress(cases: Sequence[Case], cjk_ratio: float | None, with_similarity: bo
     return Weights(float(model.intercept_[0]), similarity, coverage, cjk)
 
 
-def _losses(cases: Sequence[Case], confidences: Sequence[float]) -> list[float]:
+def losses(cases: Sequence[Case], confidences: Sequence[float]) -> list[float]:
     """The log loss of each case."""
     return [
         -math.log(max(1e-12, confidence if case.answerable else 1 - confidence))

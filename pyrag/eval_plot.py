@@ -90,7 +90,7 @@ def _distributions(axis: Any, name: str, result: Measured) -> None:
 
 
 def write_calibration(path: Path, report: Report) -> None:
-    """Writes the plot of a calibration: confidences of each kind of question, and how often they are right."""
+    """Writes the plot of a calibration: confidences of each kind of question, how often they are right."""
     from matplotlib.figure import Figure
 
     fit = report.fit

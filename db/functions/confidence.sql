@@ -334,7 +334,10 @@ begin atomic
         exists (
             select 1
             from (
-                select f.embedding_provider, f.embedding_model, f.origin
+                select
+                    f.embedding_provider,
+                    f.embedding_model,
+                    f.origin
                 from rag.calibrations as f
                 where
                     f.retrieval = c.retrieval

@@ -44,7 +44,7 @@ begin atomic
     where not exists (
         select 1
         from rag.embeddings as e
-        join rag.chunks as c on c.id = e.chunk_id
+        join rag.chunks as c on e.chunk_id = c.id
         where
             c.relative_path = s.source
             and e.embedding_provider = p_provider
