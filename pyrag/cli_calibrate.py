@@ -11,7 +11,7 @@ from pyrag.cli_common import JsonOption, configuration, note, print_json, shown
 from pyrag.errors import InvalidRequest, SchemaNotInitialized
 
 if TYPE_CHECKING:
-    from pyrag.calibrating import Report
+    from pyrag.calibration_report import Report
     from pyrag.calibration import Errors, Figures, Share, Weights
     from pyrag.service import Service
 
@@ -103,7 +103,7 @@ def _report(
     put: bool,
     plot: Path | None,
 ) -> tuple[Service, Report]:
-    from pyrag.calibrating import make_report
+    from pyrag.calibration_report import make_report
     from pyrag.calibration import check_library
     from pyrag.eval_plot import check_plot, write_calibration
     from pyrag.evaluation import load_questions
@@ -179,7 +179,7 @@ def _drop(ctx: typer.Context, as_json: bool) -> None:
 
 
 def _show(ctx: typer.Context, as_json: bool) -> None:
-    from pyrag.calibrating import weights_of
+    from pyrag.calibration_report import weights_of
     from pyrag.service import Service, open_database
 
     settings = configuration(ctx).settings

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrag.beir import MEASURES, Measured
-from pyrag.calibrating import Report
+from pyrag.calibration_report import Report
 from pyrag.calibration import reliability
 from pyrag.errors import InvalidRequest
 

@@ -331,26 +331,19 @@ begin atomic
         c.embedding_model,
         c.retrieval,
         c.origin,
-        exists (
-            select 1
-            from (
-                select
-                    f.embedding_provider,
-                    f.embedding_model,
-                    f.origin
-                from rag.calibrations as f
-                where
-                    f.retrieval = c.retrieval
-                    and f.embedding_provider in (p_provider, '*')
-                    and f.embedding_model in (p_model, '*')
-                order by f.origin asc, f.embedding_provider desc, f.embedding_model desc
-                limit 1
-            ) as first
+        ((c.embedding_provider, c.embedding_model, c.origin) = (
+            select
+                f.embedding_provider,
+                f.embedding_model,
+                f.origin
+            from rag.calibrations as f
             where
-                first.embedding_provider = c.embedding_provider
-                and first.embedding_model = c.embedding_model
-                and first.origin = c.origin
-        ) as in_force,
+                f.retrieval = c.retrieval
+                and f.embedding_provider in (p_provider, '*')
+                and f.embedding_model in (p_model, '*')
+            order by f.origin asc, f.embedding_provider desc, f.embedding_model desc
+            limit 1
+        )) is true as in_force,
         c.intercept,
         c.similarity_weight,
         c.coverage_weight,
