@@ -11,8 +11,8 @@ from pyrag.cli_common import JsonOption, configuration, note, print_json, shown
 from pyrag.errors import InvalidRequest, SchemaNotInitialized
 
 if TYPE_CHECKING:
-    from pyrag.calibration_report import Report
     from pyrag.calibration import Errors, Figures, Share, Weights
+    from pyrag.calibration_report import Report
     from pyrag.service import Service
 
 
@@ -88,10 +88,9 @@ def _service(ctx: typer.Context) -> Service:
 
     settings = configuration(ctx).settings
     if settings.retrieval == "vector":
-        raise InvalidRequest(
-            "retrieval by vectors alone has no calibration: its confidence is the similarity",
-            hint="Set RAG_RETRIEVAL=lexical or hybrid, or its threshold RAG_MIN_SIMILARITY.",
-        )
+        note("cannot be set: retrieval by vectors alone has no calibration, its confidence is the similarity")
+        note("  Set RAG_RETRIEVAL=lexical or hybrid; the threshold of vector is RAG_MIN_SIMILARITY.")
+        raise typer.Exit(1)
     return Service(settings, open_database(settings, note))
 
 
@@ -103,8 +102,8 @@ def _report(
     put: bool,
     plot: Path | None,
 ) -> tuple[Service, Report]:
-    from pyrag.calibration_report import make_report
     from pyrag.calibration import check_library
+    from pyrag.calibration_report import make_report
     from pyrag.eval_plot import check_plot, write_calibration
     from pyrag.evaluation import load_questions
     from pyrag.labelled import ask_dataset, ask_questions, read_strangers
@@ -230,7 +229,7 @@ def _print_report(report: Report) -> None:
     print("\non questions not fitted on, with 95 % intervals:")
     print(f"AUROC             {_auroc(found)}")
     if report.now is not None:
-        print(f"  {report.origin + ', in force' if report.origin else '':<16}{_auroc(report.now)}")
+        print(f"{f'  {report.origin} now':<18}{_auroc(report.now)}")
     print(f"\n{'threshold':<18}{'wrong answers':<26}{'wrong refusals':<26}wrong answers by kind")
     for errors in found.errors:
         _print_errors(f"{errors.threshold:.2f}{' *' if errors.threshold == report.threshold else ''}", errors)

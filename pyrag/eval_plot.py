@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pyrag.beir import MEASURES, Measured
-from pyrag.calibration_report import Report
 from pyrag.calibration import reliability
+from pyrag.calibration_report import Report
 from pyrag.errors import InvalidRequest
 
 _KINDS = (".pdf", ".png", ".svg")

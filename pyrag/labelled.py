@@ -45,7 +45,7 @@ class Labelled:
     def add(self, service: Service, kind: str, key: str, question: str, base: str = "") -> list[Hit]:
         """Asks a question and keeps what the search gave for it, unless it has no words; the hits."""
         hits, decision = service.find(question)
-        if hits and decision.coverage is None:
+        if (hits and decision.coverage is None) or not (_CJK.search(question) or _WORD.search(question)):
             self.without_words.append(key)
         else:
             share = cjk_share(question) if decision.cjk_share is None else decision.cjk_share
@@ -76,10 +76,12 @@ def ask_questions(
     labelled = Labelled()
     expected = {each for question in asked for each in question.expected_sources}
     unknown = set(service.database.find_unknown_sources(sorted(expected), service.index))
+    answerable = []
     for question in asked:
-        if question.expected_sources and unknown.issuperset(question.expected_sources):
+        if question.expected_mode == "rag" and unknown.issuperset(question.expected_sources):
             labelled.unknown[question.id] = question.expected_sources
-    answerable = [q for q in asked if q.expected_mode == "rag" and q.id not in labelled.unknown]
+        elif question.expected_mode == "rag":
+            answerable.append(question)
     own = [q for q in asked if q.expected_mode == "no_answer"]
     with asking(len(answerable) * (1 + held_out) + len(own) + len(off_topic)) as done:
         for question in answerable:
