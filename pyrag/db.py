@@ -72,7 +72,9 @@ _RECONNECT_SECONDS = 1  # a failed attempt is not repeated for longer: the next 
 
 
 _DECIDED = """
-    select r.*, d.*
+    select
+        r.*, d.mode, d.rule, d.reason, d.confidence, d.threshold, d.min_similarity, d.similarity, d.cjk_share,
+        d.calibration
     from (values (%(provider)s, %(model)s)) as i (provider, model)
     left join {}(
         %(question)s, %(vector)s::public.vector, %(provider)s, %(model)s, %(dim)s, %(top_k)s, %(filter)s,
@@ -204,7 +206,7 @@ class Database:
         ):
             rows = cursor.execute(sql.SQL(_DECIDED).format(sql.SQL("rag.retrieve")), values).fetchall()
         hits = [_part(Hit, row) for row in rows if row["chunk_id"] is not None]
-        return hits, _part(Decision, rows[0])
+        return hits, _decision(rows[0])
 
     def explain(
         self,
@@ -254,7 +256,7 @@ class Database:
             for row in rows
             if row["chunk_id"] is not None
         ]
-        return Explained(candidates, _part(Decision, rows[0]), [_part(Term, row) for row in terms], ranked)
+        return Explained(candidates, _decision(rows[0]), [_part(Term, row) for row in terms], ranked)
 
     def locate_note(self, path: str, vault: str | None) -> NotePath:
         """`rag.locate_note`, and `rag.trace_note` and `rag.suggest_paths` where it finds nothing.
@@ -902,6 +904,11 @@ def _first_line(error: BaseException) -> str:
 def _part(kind: type[T], row: dict[str, Any]) -> T:
     """The fields of a dataclass from a row that has more columns."""
     return kind(**{each.name: row[each.name] for each in fields(kind)})  # type: ignore[arg-type]
+
+
+def _decision(row: dict[str, Any]) -> Decision:
+    """The decision of a row of `_DECIDED`, in which `coverage` is the chunk's own."""
+    return _part(Decision, {**row, "coverage": row["best_coverage"]})
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

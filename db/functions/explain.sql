@@ -204,11 +204,14 @@ begin atomic
     )
     select coalesce(bool_or(
         lower(trim(normalize(p_heading, nfc), ' #')) = any(p.headings)
-        or array(
-            select lower(trim(normalize(w.part, nfc)))
-            from string_to_table(p_heading, '#') as w (part)
-            where trim(w.part) <> ''
-        ) <@ p.headings
+        or (
+            trim(p_heading, ' #') <> ''
+            and array(
+                select lower(trim(normalize(w.part, nfc)))
+                from string_to_table(p_heading, '#') as w (part)
+                where trim(w.part) <> ''
+            ) <@ p.headings
+        )
     ), false)
     from paths as p;
 end;
@@ -217,6 +220,28 @@ comment on function rag.has_heading(text[], jsonb, text) is
 'Whether a chunk stands below a heading: one of its heading path, or of the sections that were
 merged into it. Case does not count; Outer#Inner asks for both.
 Example: select rag.has_heading(array[''Runbook'', ''Steps''], ''{}'', ''steps'');';
+
+create or replace function rag.list_headings(p_heading_path text[], p_metadata jsonb)
+    returns table (heading text)
+    language sql
+    immutable
+    parallel safe
+begin atomic
+    select p_heading_path[cardinality(p_heading_path)] as heading
+    where cardinality(p_heading_path) > 0
+    union
+    select s.section ->> -1 as heading
+    from jsonb_array_elements(
+        case when jsonb_typeof(p_metadata -> 'sections') = 'array'
+            then p_metadata -> 'sections' else '[]'
+        end
+    ) as s (section)
+    where jsonb_array_length(s.section) > 0;
+end;
+
+comment on function rag.list_headings(text[], jsonb) is
+'The headings of a chunk: its own, and those of the sections that were merged into it.
+Example: select * from rag.list_headings(array[''Runbook'', ''Steps''], ''{}'');';
 
 create or replace function rag.match_path(p_path text, p_relative_path text, p_file_path text)
     returns integer
@@ -301,17 +326,8 @@ begin atomic
         array(
             select h.heading
             from rag.chunks as c
-            cross join lateral (
-                select c.heading_path[cardinality(c.heading_path)] as heading
-                union all
-                select s.section ->> -1
-                from jsonb_array_elements(
-                    case when jsonb_typeof(c.metadata -> 'sections') = 'array'
-                        then c.metadata -> 'sections' else '[]'
-                    end
-                ) as s (section)
-            ) as h
-            where c.document_id = g.id and h.heading is not null
+            cross join lateral rag.list_headings(c.heading_path, c.metadata) as h (heading)
+            where c.document_id = g.id
             group by h.heading
             order by min(c.chunk_index), h.heading collate "C"
             limit 50
@@ -328,7 +344,10 @@ begin atomic
             coalesce(i.error, i.reason) as problem
         from rag.ingest_run_items as i
         where
-            i.run_id = (select max(r.id) from rag.ingest_runs as r where r.vault_path = g.vault_path)
+            i.run_id = (
+                select max(r.id) from rag.ingest_runs as r
+                where r.vault_path = g.vault_path
+            )
             and i.relative_path = g.relative_path
             and i.status <> 'done'
     ) as l on true
@@ -340,8 +359,8 @@ end;
 comment on function rag.locate_note(text, text) is
 'The notes of vaults that a path written by a person means: those that rag.match_path finds best,
 of p_vault before others; mostly one, several where the path is ambiguous (20 at most). With the
-number of their chunks, their headings (50 at most), what could not be read as meant, and what the last
-run of the vault left undone with them (run_id, run_at, problem; null: nothing).
+number of their chunks, their headings (50 at most), what could not be read as meant, and what the
+last run of the vault left undone with them (run_id, run_at, problem; null: nothing).
 Example: select * from rag.locate_note(''postgres incident runbook'');';
 
 create or replace function rag.trace_note(p_path text, p_vault text default null)
@@ -438,8 +457,8 @@ $$;
 comment on function rag.trace_note(text, text) is
 'What the ledger says last about the note that a path means (rag.match_path; of p_vault before
 others), or about a folder above it that could not be read; no row where no run has seen it. fate:
-failed, deleted, withheld (its deletion), moved (to moved_to), pending (planned by a run that is at work),
-interrupted (planned by one that ended before), stored. reason is the error of a failed one.
+failed, deleted, withheld (its deletion), moved (to moved_to), pending (planned by a run that is at
+work), interrupted (planned by one that ended before), stored. reason is the error of a failed one.
 Example: select * from rag.trace_note(''notes/broken.md'');';
 
 create or replace function rag.suggest_paths(p_path text, p_limit integer default 5)
@@ -609,8 +628,8 @@ end;
 $$;
 
 comment on function rag.rank_words(text, bigint[], jsonb) is
-'Of some chunks, the place of each among all that pass the filter by the words of a question, however
-far down, with score, coverage and terms: the columns of rag.find_lexical, and the same values. A
+'Of some chunks, the place of each among all that pass the filter by the words of a question,
+however far down, with score, coverage and terms: the columns of rag.find_lexical, and the same values. A
 chunk with none of the words, or that does not pass, is left out. Checks nothing: callers do.
 Example: select * from rag.rank_words(''重置密码'', array[1, 2, 3]);';
 
@@ -819,4 +838,5 @@ pass the filter, however far down: the ranks of rag.rank_chunks without its limi
 the retrieval does not use or that cannot find the chunk. passes: the chunk passes the filter;
 embedded: it has a vector of this configuration. Best first. By vectors the 50 nearest chunks of the
 note are placed. Raises RG001 (filter, retrieval, no question, no vector), RG004, RG005 (document).
-Example: select r.* from rag.locate_note(''b.md'') as n, rag.rank_note(n.document_id, null, ''lag'') as r;';
+Example: select r.*
+from rag.locate_note(''b.md'') as n, rag.rank_note(n.document_id, null, ''lag'') as r;';
