@@ -15,9 +15,16 @@ from pyrag import __version__
 from pyrag.cli_calibrate import calibrate
 from pyrag.cli_common import (
     EXIT_INTERRUPTED,
+    AfterOption,
+    AllTagsOption,
+    FallbackOption,
     JsonOption,
+    PathOption,
+    TagOption,
+    TopKOption,
+    VaultOption,
     configuration,
-    given_path,
+    filter_of,
     note,
     print_citations,
     print_head,
@@ -27,12 +34,13 @@ from pyrag.cli_common import (
 )
 from pyrag.cli_db import db_app
 from pyrag.cli_eval import evaluate
+from pyrag.cli_explain import explain, why_not
 from pyrag.cli_ingest import chunk, ingest, watch
 from pyrag.cli_ledger import forget, runs_app, status, vault_app
-from pyrag.errors import InvalidRequest, PyragError
+from pyrag.errors import PyragError
 
 if TYPE_CHECKING:
-    from pyrag.schemas import Filter, SearchResult
+    from pyrag.schemas import SearchResult
 
 
 class _Group(TyperGroup):
@@ -76,29 +84,21 @@ app.command("forget", epilog="Example: rag forget ~/notes/private --yes")(forget
 app.add_typer(vault_app, name="vault")
 app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
+app.command(
+    "explain",
+    epilog="Example: rag explain 'replication lag'\n\nOr: rag explain 'replication lag' --path runbooks --json",
+)(explain)
+app.command(
+    "why-not",
+    epilog="Example: rag why-not 'replication lag' 'Postgres Incident Runbook.md'\n\n"
+    "Or: rag why-not 'replication lag' 'postgres incident runbook#Disk almost full'",
+)(why_not)
 app.command("eval", epilog="Example: rag eval --answers\n\nOr: rag eval --beir FOLDER --sample 200")(evaluate)
 app.command(
     "calibrate",
     epilog="Example: rag calibrate my-questions.yaml --held-out --plot calibration.png\n\n"
     "Then: rag calibrate my-questions.yaml --held-out --set",
 )(calibrate)
-
-TopKOption = Annotated[
-    int | None,
-    typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5)."),
-]
-VaultOption = Annotated[str | None, typer.Option("--vault", metavar="PATH", help="Only notes of this vault.")]
-PathOption = Annotated[
-    str | None, typer.Option("--path", metavar="PREFIX", help="Only this folder or note below the vault.")
-]
-TagOption = Annotated[
-    list[str] | None, typer.Option("--tag", help="Only chunks with this tag; of several, any.")
-]
-AllTagsOption = Annotated[bool, typer.Option("--all-tags", help="Of several --tag, all.")]
-AfterOption = Annotated[
-    str | None,
-    typer.Option("--updated-after", metavar="TIME", help="Only what changed in the index after this time."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -179,7 +179,7 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Show the chunks that fit a question best, best first."""
-    wanted = _filter(vault, path, tag, all_tags, updated_after)
+    wanted = filter_of(vault, path, tag, all_tags, updated_after)
     response = service_of(ctx, query).search(query, top_k, wanted)
     if as_json:
         print_json(response.model_dump())
@@ -202,10 +202,7 @@ def ask(
     ctx: typer.Context,
     question: Annotated[str, typer.Argument(help="The question, in any language.")],
     top_k: TopKOption = None,
-    fallback: Annotated[
-        bool,
-        typer.Option("--fallback", help="Allow general knowledge if RAG_FALLBACK_ENABLED=true."),
-    ] = False,
+    fallback: FallbackOption = False,
     vault: VaultOption = None,
     path: PathOption = None,
     tag: TagOption = None,
@@ -221,7 +218,7 @@ def ask(
 
     from pyrag.schemas import AskResponse, RetrievalEvent, TokenEvent
 
-    wanted = _filter(vault, path, tag, all_tags, updated_after)
+    wanted = filter_of(vault, path, tag, all_tags, updated_after)
     service = service_of(ctx, question)
     if as_json:
         print_json(service.ask(question, top_k, fallback, wanted).model_dump())
@@ -260,7 +257,7 @@ def serve(
         int, typer.Option(min=2, max=1000, help="Threads in each; an answer being written holds one.")
     ] = 256,
 ) -> None:
-    """Serve the HTTP API for agents with gunicorn: /search, /ask, /ask/stream, /health, /docs.
+    """Serve the HTTP API for agents with gunicorn: /search, /ask, /ask/stream, /explain, /docs.
 
     One in eight threads stays free for short requests; answers beyond that get 503. There is no
     authentication: listen on other addresses only behind a proxy that has one (docs/operations.md).
@@ -288,36 +285,6 @@ def serve(
         arguments += ["--bind", address]
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "gunicorn", *arguments], environment)
-
-
-def _filter(
-    vault: str | None, path: str | None, tags: list[str] | None, all_tags: bool, updated_after: str | None
-) -> Filter | None:
-    """The filter of the options, None without any. Raises `InvalidRequest` naming the option."""
-    from pydantic import ValidationError
-
-    from pyrag.schemas import Filter
-
-    given: dict[str, Any] = {
-        "vault": None if vault is None else str(given_path(vault).resolve()),
-        "path_prefix": path,
-        "tags": {"all" if all_tags else "any": tags} if tags else None,
-        "updated_after": updated_after,
-    }
-    if all(value is None for value in given.values()):
-        return None
-    try:
-        return Filter.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = {"path_prefix": "path", "tags": "tag"}.get(str(first["loc"][0]), str(first["loc"][0]))
-        why = first["msg"]
-        if first["type"] == "string_pattern_mismatch":
-            why = "must hold at least one visible character"
-        raise InvalidRequest(
-            f"--{option.replace('_', '-')}: {why}",
-            hint="Example: --path runbooks --tag p1 --updated-after 2026-01-31T00:00:00Z",
-        ) from None
 
 
 def _found_by(result: SearchResult) -> str:

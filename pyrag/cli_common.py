@@ -15,7 +15,7 @@ from pyrag.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyrag.config import Configuration
-    from pyrag.schemas import AskResponse, RetrievalEvent
+    from pyrag.schemas import AskResponse, Filter, RetrievalEvent
     from pyrag.service import Service
 
 EXIT_USAGE = 2
@@ -24,6 +24,25 @@ EXIT_WITHHELD = 4
 EXIT_INTERRUPTED = 130
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+TopKOption = Annotated[
+    int | None,
+    typer.Option("--top-k", "-k", min=1, max=20, help="Chunks to retrieve; default RAG_TOP_K (5)."),
+]
+VaultOption = Annotated[str | None, typer.Option("--vault", metavar="PATH", help="Only notes of this vault.")]
+PathOption = Annotated[
+    str | None, typer.Option("--path", metavar="PREFIX", help="Only this folder or note below the vault.")
+]
+TagOption = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only chunks with this tag; of several, any.")
+]
+AllTagsOption = Annotated[bool, typer.Option("--all-tags", help="Of several --tag, all.")]
+AfterOption = Annotated[
+    str | None,
+    typer.Option("--updated-after", metavar="TIME", help="Only what changed in the index after this time."),
+]
+FallbackOption = Annotated[
+    bool, typer.Option("--fallback", help="Allow general knowledge if RAG_FALLBACK_ENABLED=true.")
+]
 
 
 def configuration(ctx: typer.Context, **options: str | None) -> Configuration:
@@ -79,6 +98,36 @@ def given_path(path: str) -> Path:
             why = str(error)
     name = path.encode("utf-8", "backslashreplace").decode()
     raise InvalidRequest(f"path {name!r} {why}", hint="Name a vault, or a folder or note in one.")
+
+
+def filter_of(
+    vault: str | None, path: str | None, tags: list[str] | None, all_tags: bool, updated_after: str | None
+) -> Filter | None:
+    """The filter of the options, None without any. Raises `InvalidRequest` naming the option."""
+    from pydantic import ValidationError
+
+    from pyrag.schemas import Filter
+
+    given: dict[str, Any] = {
+        "vault": None if vault is None else str(given_path(vault).resolve()),
+        "path_prefix": path,
+        "tags": {"all" if all_tags else "any": tags} if tags else None,
+        "updated_after": updated_after,
+    }
+    if all(value is None for value in given.values()):
+        return None
+    try:
+        return Filter.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = {"path_prefix": "path", "tags": "tag"}.get(str(first["loc"][0]), str(first["loc"][0]))
+        why = first["msg"]
+        if first["type"] == "string_pattern_mismatch":
+            why = "must hold at least one visible character"
+        raise InvalidRequest(
+            f"--{option.replace('_', '-')}: {why}",
+            hint="Example: --path runbooks --tag p1 --updated-after 2026-01-31T00:00:00Z",
+        ) from None
 
 
 def print_head(reply: RetrievalEvent | AskResponse) -> None:

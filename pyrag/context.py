@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyrag.models import Context, ContextBlock, Hit, Neighbours
+from pyrag.models import Context, ContextBlock, Dropped, Hit, Neighbours
 from pyrag.tokens import count_tokens, encode, encoding
 
 _TRUNCATED = "[truncated]"
@@ -25,36 +25,42 @@ def pack_context(
     Repeated chunks (vault, source, heading_path, content_hash) are left out, and those that say nearly the
     same as an earlier block. A block that does not fit is skipped; if the very first one is too large alone,
     its content is cut and ends in `[truncated]`. What `neighbours` has around a chunk joins its block, in the
-    order of the blocks, while the budget allows.
+    order of the blocks, while the budget allows. The hits that have no block are in `dropped`, with why.
     """
     blocks: list[ContextBlock] = []
     text = ""
-    seen: set[tuple[str, str, tuple[str, ...], str]] = set()
+    seen: dict[tuple[str, str, tuple[str, ...], str], int] = {}
     placed: set[int | None] = set()
+    dropped: list[Dropped] = []
     first = True
     for hit in hits:
         key = (hit.vault_path, hit.source, tuple(hit.heading_path), hit.content_hash)
         if key in seen or hit.duplicate_of in placed:
+            same_as = seen.get(key, hit.duplicate_of)
+            dropped.append(Dropped(hit.chunk_id, "duplicate", same_as))
             continue
-        seen.add(key)
+        seen[key] = hit.chunk_id
         content = hit.content
         candidate = _joined(text, _block(len(blocks) + 1, hit, content))
         if count_tokens(candidate) + overhead * (len(blocks) + 1) > budget:
             cut = _truncated(hit, budget - overhead) if first else None
             first = False
             if cut is None:
+                dropped.append(Dropped(hit.chunk_id, "over_budget"))
                 continue
             content = cut
             candidate = _block(1, hit, content)
         first = False
         number = len(blocks) + 1
-        blocks.append(ContextBlock(number, hit, _block(number, hit, content), content))
+        blocks.append(
+            ContextBlock(number, hit, _block(number, hit, content), content, content != hit.content)
+        )
         placed.add(hit.chunk_id)
         text = candidate
     room = budget - overhead * len(blocks)
     for number, block in enumerate(blocks, start=1):
         beside = (neighbours or {}).get(block.hit.chunk_id)
-        if beside is None or block.content != block.hit.content:
+        if beside is None or block.truncated:
             continue
         for identity, before, after in (
             (beside.next_id, None, beside.next),
@@ -63,13 +69,16 @@ def pack_context(
             if identity is None or identity in placed:
                 continue
             content = _merged(_merged(before, blocks[number - 1].content), after)
-            widened = ContextBlock(number, block.hit, _block(number, block.hit, content), content)
+            joined = (*blocks[number - 1].joined, identity)
+            widened = ContextBlock(
+                number, block.hit, _block(number, block.hit, content), content, joined=joined
+            )
             candidate = "\n\n".join(each.text for each in [*blocks[: number - 1], widened, *blocks[number:]])
             if count_tokens(candidate) <= room:
                 placed.add(identity)
                 blocks[number - 1] = widened
                 text = candidate
-    return Context(text, tuple(blocks), count_tokens(text))
+    return Context(text, tuple(blocks), count_tokens(text), tuple(dropped))
 
 
 def _merged(first: str | None, second: str | None) -> str:

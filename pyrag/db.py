@@ -36,16 +36,23 @@ from pyrag.errors import (
 )
 from pyrag.install import InstallReport, check_installed, install
 from pyrag.models import (
+    Candidate,
     Chunk,
     Decision,
     EmbeddingInput,
+    Explained,
     Hit,
     ManifestEntry,
     Neighbours,
+    NoteFound,
+    NotePath,
+    NoteTrace,
     OpenItem,
     PlanItem,
     Policy,
+    RankedChunk,
     Retrieval,
+    Term,
     Vector,
 )
 
@@ -72,6 +79,23 @@ _STORED_COLUMNS = (
     " and not a.attisdropped and a.attgenerated = '' order by a.attnum"
 )
 
+_DECIDED = """
+    select
+        r.*, d.mode, d.rule, d.reason, d.confidence, d.threshold, d.min_similarity, d.similarity, d.cjk_share,
+        d.calibration
+    from (values (%(provider)s, %(model)s)) as i (provider, model)
+    left join {}(
+        %(question)s, %(vector)s::public.vector, %(provider)s, %(model)s, %(dim)s, %(top_k)s, %(filter)s,
+        %(retrieval)s
+    ) as r on true
+    cross join lateral rag.decide_mode(
+        r.confidence,
+        case when r.confidence is not null then r.calibration else
+        (select f.origin from rag.find_calibration(i.provider, i.model, %(retrieval)s) as f) end,
+        r.best_similarity, r.best_coverage, r.cjk_share, %(min_confidence)s, %(min_similarity)s,
+        %(usual_similarity)s, %(fallback)s, %(fallback_enabled)s
+    ) as d
+"""
 _CONNECTION_OPTIONS: dict[str, Any] = {
     "autocommit": True,
     "connect_timeout": _CONNECT_TIMEOUT_SECONDS,
@@ -183,33 +207,89 @@ class Database:
 
         `filter` as `rag.check_filter` takes it.
         """
+        values = _retrieval_values(question, vector, index, top_k, retrieval, policy, filter)
         with (
             self._connection(check=True) as connection,
             connection.cursor(row_factory=dict_row) as cursor,
         ):
-            rows = cursor.execute(
-                "select r.*, d.* from (values (%(provider)s, %(model)s)) as i (provider, model)"
-                " left join rag.retrieve(%(question)s, %(vector)s::public.vector, %(provider)s, %(model)s,"
-                " %(dim)s, %(top_k)s, %(filter)s, %(retrieval)s) as r on true"
-                " cross join lateral rag.decide_mode(r.confidence,"
-                " case when r.chunk_id is not null then r.calibration else"
-                " (select f.origin from rag.find_calibration(i.provider, i.model, %(retrieval)s) as f) end,"
-                " r.best_similarity, r.best_coverage, r.cjk_share, %(min_confidence)s, %(min_similarity)s,"
-                " %(usual_similarity)s, %(fallback)s, %(fallback_enabled)s) as d",
-                {
-                    "question": question,
-                    "vector": _vector_text(vector),
-                    "provider": index.provider,
-                    "model": index.model,
-                    "dim": index.dim,
-                    "top_k": top_k,
-                    "filter": json.dumps(filter or {}, ensure_ascii=False),
-                    "retrieval": retrieval,
-                    **asdict(policy),
-                },
-            ).fetchall()
+            rows = cursor.execute(sql.SQL(_DECIDED).format(sql.SQL("rag.retrieve")), values).fetchall()
         hits = [_part(Hit, row) for row in rows if row["chunk_id"] is not None]
-        return hits, _part(Decision, rows[0])
+        return hits, _decision(rows[0])
+
+    def explain(
+        self,
+        question: str,
+        vector: Vector,
+        index: Index,
+        top_k: int,
+        retrieval: Retrieval,
+        policy: Policy,
+        filter: dict[str, Any] | None = None,
+        note: tuple[int, str | None] | None = None,
+    ) -> Explained:
+        """`rag.explain_retrieval` with `rag.decide_mode`, `rag.weigh_question`, and `rag.rank_note`.
+
+        `note` is the id of a document and a heading. All of one state of the database. If no chunk of the
+        note passes the filter, its chunks are placed as without one.
+        """
+        values = _retrieval_values(question, vector, index, top_k, retrieval, policy, filter)
+        with (
+            self._connection(check=True) as connection,
+            connection.transaction(),
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            cursor.execute("set transaction isolation level repeatable read, read only")
+            rows = cursor.execute(
+                sql.SQL(_DECIDED).format(sql.SQL("rag.explain_retrieval")), values
+            ).fetchall()
+            terms = cursor.execute(
+                "select w.term, w.chunks, w.weight from rag.weigh_question(%(question)s,"
+                " rtrim(%(filter)s::jsonb ->> 'vault', '/')) as w where %(retrieval)s <> 'vector'",
+                values,
+            ).fetchall()
+            ranked: list[RankedChunk] = []
+            for lifted in ("{}",) if note is None else (values["filter"], "{}"):
+                if note is None or any(each.passes for each in ranked):
+                    break
+                found = cursor.execute(
+                    "select * from rag.rank_note(%(document_id)s, %(heading)s, %(question)s,"
+                    " %(vector)s::public.vector, %(provider)s, %(model)s, %(dim)s, %(lifted)s,"
+                    " %(retrieval)s)",
+                    {**values, "document_id": note[0], "heading": note[1], "lifted": lifted},
+                ).fetchall()
+                passes = lifted == values["filter"]
+                ranked = [_part(RankedChunk, {**row, "passes": row["passes"] and passes}) for row in found]
+        candidates = [
+            Candidate(_part(Hit, row), row["place"], row["state"])
+            for row in rows
+            if row["chunk_id"] is not None
+        ]
+        return Explained(candidates, _decision(rows[0]), [_part(Term, row) for row in terms], ranked)
+
+    def locate_note(self, path: str, vault: str | None) -> NotePath:
+        """`rag.locate_note`, and `rag.trace_note` and `rag.suggest_paths` where it finds nothing.
+
+        What follows a `#` is a heading, unless the whole names a note or a file that the ledger knows.
+        """
+        with (
+            self._connection(check=True) as connection,
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            readings = _readings(path)
+            for name, heading in readings:
+                notes = cursor.execute("select * from rag.locate_note(%s, %s)", [name, vault]).fetchall()
+                traces = cursor.execute(
+                    "select * from rag.trace_note(%s, %s) where not %s", [name, vault, bool(notes)]
+                ).fetchall()
+                if notes or traces:
+                    found = [_part(NoteFound, row) for row in notes]
+                    return NotePath(name, heading, found, _part(NoteTrace, traces[0]) if traces else None)
+            similar = cursor.execute("select * from rag.suggest_paths(%s)", [readings[-1][0]]).fetchall()
+            known = cursor.execute(
+                "select exists (select 1 from rag.documents as d where d.owner is null) as known"
+            ).fetchall()
+        paths = [(row["vault_path"], row["relative_path"]) for row in similar]
+        return NotePath(path, None, [], None, paths, known[0]["known"])
 
     def list_neighbours(self, chunk_ids: Sequence[int]) -> dict[int, Neighbours]:
         """`rag.list_neighbours`: the text around each of these chunks in its section, by chunk id."""
@@ -791,6 +871,37 @@ def translate_error(error: psycopg.Error) -> PyragError:
     return InternalError(f"The database reports {state}: {message}", hint=hint)
 
 
+def _retrieval_values(
+    question: str,
+    vector: Vector,
+    index: Index,
+    top_k: int,
+    retrieval: Retrieval,
+    policy: Policy,
+    filter: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """The parameters of `_DECIDED`."""
+    return {
+        "question": question,
+        "vector": _vector_text(vector),
+        "provider": index.provider,
+        "model": index.model,
+        "dim": index.dim,
+        "top_k": top_k,
+        "filter": json.dumps(filter or {}, ensure_ascii=False),
+        "retrieval": retrieval,
+        **asdict(policy),
+    }
+
+
+def _readings(path: str) -> list[tuple[str, str | None]]:
+    """What `PATH#HEADING` may mean: the whole as a path, then cut at a `#`, the longest path first."""
+    places = [place for place, char in enumerate(path) if char == "#" and path[:place].strip()]
+    tried = sorted({*places[:4], *places[-4:]}, reverse=True)
+    cut = [(path[:place], path[place + 1 :].strip(" #") or None) for place in tried]
+    return [(path, None), *cut]
+
+
 def _create_database(connection: psycopg.Connection[Any], name: str) -> None:
     """An empty database in UTF-8, with the locale of the connection's own.
 
@@ -902,6 +1013,11 @@ def _first_line(error: BaseException) -> str:
 def _part(kind: type[T], row: dict[str, Any]) -> T:
     """The fields of a dataclass from a row that has more columns."""
     return kind(**{each.name: row[each.name] for each in fields(kind)})  # type: ignore[arg-type]
+
+
+def _decision(row: dict[str, Any]) -> Decision:
+    """The decision of a row of `_DECIDED`, in which `coverage` is the chunk's own."""
+    return _part(Decision, {**row, "coverage": row["best_coverage"]})
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 Vector = Sequence[float]
@@ -18,6 +19,12 @@ Rule = Literal[  # why a question is answered or not
     "below_min_similarity",
     "reached_threshold",
     "no_room",  # RAG_CONTEXT_TOKEN_BUDGET holds not one source
+]
+
+
+CandidateState = Literal["within", "beyond_top_k", "filtered"]  # how far a chunk got
+Fate = Literal[  # what the ledger says last about a note
+    "failed", "deleted", "withheld", "moved", "pending", "interrupted", "stored"
 ]
 
 
@@ -157,6 +164,103 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row of `rag.explain_retrieval`: a chunk, its place from 1 (None: filtered), how far it got."""
+
+    hit: Hit
+    place: int | None
+    state: CandidateState
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A word of a question as it is compared: in how many chunks it stands, and how much it weighs."""
+
+    term: str
+    chunks: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoteFound:
+    """A row of `rag.locate_note`: a note that a path means.
+
+    `problem` is what the last run of the vault (`run_id`, `run_at`) left undone with it, None for nothing.
+    """
+
+    document_id: int
+    vault_path: str
+    relative_path: str
+    chunks: int
+    headings: list[str]
+    warnings: list[str]
+    run_id: int | None
+    run_at: datetime | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoteTrace:
+    """The row of `rag.trace_note`: what the ledger says last about a note."""
+
+    fate: Fate
+    run_id: int
+    vault_path: str
+    relative_path: str
+    moved_to: str | None
+    reason: str
+    happened_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NotePath:
+    """A path and a heading that a person gave, and what they lead to: notes, or else the ledger.
+
+    `known` says whether any note is stored at all; `similar` are (vault, path) that may have been meant.
+    """
+
+    path: str
+    heading: str | None
+    notes: list[NoteFound]
+    trace: NoteTrace | None = None
+    similar: list[tuple[str, str]] = field(default_factory=list)
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RankedChunk:
+    """A row of `rag.rank_note`: where a chunk of a note stands among all that pass the filter."""
+
+    chunk_id: int
+    heading_path: list[str]
+    chunk_index: int
+    content: str
+    passes: bool
+    embedded: bool
+    similarity: float | None
+    vector_rank: int | None
+    lexical_rank: int | None
+    lexical_score: float | None
+    coverage: float | None
+    matched_terms: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What a retrieval went by: the candidates, the decision, the words; the chunks of one note, if asked."""
+
+    candidates: list[Candidate]
+    decision: Decision
+    terms: list[Term]
+    ranked: list[RankedChunk] = field(default_factory=list)
+
+    @property
+    def hits(self) -> list[Hit]:
+        """What `rag.retrieve` gives."""
+        return [each.hit for each in self.candidates if each.state == "within"]
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbours:
     """A row of `rag.list_neighbours`: the text before and after a chunk in its section, if any."""
 
@@ -253,15 +357,27 @@ class ContextBlock:
     hit: Hit
     text: str
     content: str
+    truncated: bool = False
+    joined: tuple[int, ...] = ()  # ids of the neighbouring chunks whose text it took in
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A hit without a block: it repeats an earlier one (chunk id `same_as`), or the budget had no room."""
+
+    chunk_id: int
+    why: Literal["duplicate", "over_budget"]
+    same_as: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The packed context: its text, its blocks in order, and its size in cl100k_base tokens."""
+    """The packed context: its text, its blocks in order, its size in cl100k_base tokens, what it left out."""
 
     text: str = ""
     blocks: tuple[ContextBlock, ...] = field(default=())
     token_count: int = 0
+    dropped: tuple[Dropped, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,18 @@ class AskRequest(_Body):
     filter: Filter | None = None
 
 
+class WhyNotRequest(_Body):
+    """A question, and a note that is missed among the sources of its answer."""
+
+    question: Text = Field(description="the question, in any language")
+    path: Path = Field(
+        description="the note: its path below the vault, its file's path, or the end of either; with"
+        " `#heading` only what stands below that heading"
+    )
+    top_k: TopK | None = Field(None, description="number of chunks retrieved; default RAG_TOP_K (5)")
+    filter: Filter | None = None
+
+
 class _Reply(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -200,6 +212,102 @@ class AskResponse(_Retrieved, _Decided):
     removed_citations: int = Field(
         ge=0, description="numbers of sources that do not exist, taken out of the answer"
     )
+
+
+Outcome = Literal["used", "duplicate", "over_budget", "below_threshold", "beyond_top_k", "filtered"]
+WhyNotStatus = Literal[
+    "used", "duplicate", "over_budget", "below_threshold", "beyond_top_k", "filtered", "missed_by_index",
+    "not_embedded", "not_found", "empty_note", "heading_unknown", "failed", "deleted", "moved", "pending",
+    "never_seen", "ambiguous", "nothing_indexed",
+]  # fmt: skip
+
+
+class _Ranked(_Reply):
+    """Where a chunk stands, and by what."""
+
+    chunk_id: int
+    heading_path: list[str] = Field(description="headings from the outermost to the chunk's own")
+    heading: str = Field(description="last element of heading_path, or empty")
+    preview: str = Field(description="the first 200 characters of the chunk")
+    vector_rank: int | None = Field(description="place by vectors; null where they did not find it")
+    lexical_rank: int | None = Field(description="place by words; null where they did not find it")
+    lexical_score: float | None = Field(description="BM25 score of the words, from 0")
+    coverage: float | None = Field(description="how much of the question's words it has, 0 to 1")
+    matched_terms: list[str] | None = Field(description="words of the question that the chunk has")
+
+
+class ExplainedCandidate(_Ranked):
+    """A chunk that was compared: how far it got, and why not farther."""
+
+    place: int | None = Field(description="place in the ranking, from 1; null if the filter kept it out")
+    outcome: Outcome = Field(description="used, or what kept the chunk out of the sources")
+    number: int | None = Field(description="n of [n], its number as a source; null unless used")
+    reason: str = Field(description="the outcome in words")
+    vault: str = Field(description="path of the vault, as `filter.vault` takes it")
+    source: str = Field(description="path of the note below its vault")
+    score: float = Field(ge=0, le=1, description="cosine similarity, 0 to 1")
+    fused_score: float | None = Field(description="what the ranking is ordered by")
+
+
+class ExplainedTerm(_Reply):
+    """A word of the question as it is compared: by its stem, Chinese as pairs of characters."""
+
+    term: str
+    chunks: int = Field(description="in how many chunks it stands")
+    weight: float = Field(description="how much it counts in coverage; more for a rare one")
+
+
+class _Summed(_Reply):
+    """The whole in one sentence; a base class, so that it comes first."""
+
+    summary: str = Field(description="the whole in one plain sentence")
+
+
+class ExplainResponse(_Retrieved, _Summed):
+    """Why a question is answered from these sources, or not at all: what `ask` with the same request does."""
+
+    decision: DecisionRecord
+    terms: list[ExplainedTerm] = Field(description="words of the question that count; none in `vector`")
+    candidates: list[ExplainedCandidate] = Field(
+        description="by place down to the 50 best, then those that only the filter kept out"
+    )
+    context_tokens: int = Field(ge=0, description="size of the sources given to the model")
+    budget: int = Field(description="the most that they may have (RAG_CONTEXT_TOKEN_BUDGET)")
+
+
+class NoteName(_Reply):
+    """A note that was asked about."""
+
+    path: str = Field(description="path below the vault; as it was given where no such note is known")
+    vault: str | None = Field(description="path of the vault; null where no such note is known")
+    heading: str | None = Field(description="the heading that was asked for")
+
+
+class NoteRun(_Reply):
+    """A run of `rag ingest`."""
+
+    id: int = Field(description="its number, for `rag runs show`")
+    at: datetime = Field(description="when it came to the note")
+
+
+class NoteChunk(_Ranked):
+    """The chunk of a note that fits a question best. Ranks are exact, however far down."""
+
+    place: int | None = Field(description="place in the ranking, from 1; null where it has none")
+    score: float | None = Field(description="cosine similarity, 0 to 1")
+    missing_terms: list[str] | None = Field(description="words of the question that the chunk lacks")
+
+
+class WhyNotResponse(_Summed):
+    """Where a note stands for a question, and what kept it out of the sources."""
+
+    status: WhyNotStatus = Field(description="what became of the note")
+    note: NoteName
+    run: NoteRun | None = Field(description="the run that says so, where the ledger speaks")
+    best: NoteChunk | None = Field(description="its best chunk; null where it has none in the index")
+    ahead: list[ExplainedCandidate] = Field(description="the chunks that took the places")
+    hints: list[str] = Field(description="what to do, or what may have been meant")
+    decision: DecisionRecord | None = Field(description="as for `ask`; null where nothing was searched")
 
 
 class RetrievalEvent(_Retrieved, _Decided):

@@ -13,9 +13,15 @@ from pyrag.config import Settings
 from pyrag.context import pack_context
 from pyrag.db import Database, Index, IndexStatus
 from pyrag.embeddings import Embedder, build_embedder
-from pyrag.errors import InvalidRequest, LlmUpstreamError
+from pyrag.errors import InvalidRequest, LlmUpstreamError, RetrievalNotReady
+from pyrag.explaining import (
+    explain_response,
+    unembedded_response,
+    unsearched_response,
+    why_not_response,
+)
 from pyrag.llm import Llm, build_llm
-from pyrag.models import Context, Decision, Finish, Hit, Mode, Policy, Prompt
+from pyrag.models import Context, Decision, Explained, Finish, Hit, Mode, Policy, Prompt
 from pyrag.prompts import (
     FENCE_TOKENS,
     answer_prompt,
@@ -31,11 +37,13 @@ from pyrag.schemas import (
     CitationEvent,
     DecisionRecord,
     Event,
+    ExplainResponse,
     Filter,
     RetrievalEvent,
     SearchResponse,
     SearchResult,
     TokenEvent,
+    WhyNotResponse,
 )
 
 _WHOLE = {"stop", "stop_sequence", "end_turn", "eos", "eos_token", "end", "complete", "completed"}
@@ -112,13 +120,21 @@ class Service:
         """Everything up to the model: what is wrong with the request, index or settings is raised here."""
         _ = self.llm
         hits, decision = self.find(question, top_k, fallback, filter)
+        decision, context = self._pack(hits, decision)
         if decision.mode == "fallback":
-            return Asked(
-                question, hits, decision, Context(), general_prompt(question), fallback_note(question)
-            )
+            return Asked(question, hits, decision, context, general_prompt(question), fallback_note(question))
+        if decision.rule == "no_room":
+            text = no_room_text(question, self.settings.context_token_budget)
+            return Asked(question, hits, decision, context, None, text)
         if decision.mode == "no_answer":
             text = no_answer_text(question, fallback and not self.settings.fallback_enabled)
-            return Asked(question, hits, decision, Context(), None, text)
+            return Asked(question, hits, decision, context, None, text)
+        return Asked(question, hits, decision, context, answer_prompt(question, context), "")
+
+    def _pack(self, hits: list[Hit], decision: Decision) -> tuple[Decision, Context]:
+        """The decision, which needs room for a source, and the sources: none unless the mode is rag."""
+        if decision.mode != "rag":
+            return decision, Context()
         budget = self.settings.context_token_budget
         neighbours = None
         if self.settings.retrieval != "vector":
@@ -131,8 +147,90 @@ class Service:
                 rule="no_room",
                 reason=f"RAG_CONTEXT_TOKEN_BUDGET={budget} holds not one source",
             )
-            return Asked(question, hits, decision, Context(), None, no_room_text(question, budget))
-        return Asked(question, hits, decision, context, answer_prompt(question, context), "")
+        return decision, context
+
+    def explain(
+        self,
+        question: str,
+        top_k: int | None = None,
+        fallback: bool = False,
+        filter: Filter | None = None,
+    ) -> ExplainResponse:
+        """Why a question is answered from its sources or not: what `ask` does, without asking a model."""
+        explained = self._explained(question, top_k, fallback, filter)
+        decision, context = self._pack(explained.hits, explained.decision)
+        return explain_response(
+            explained,
+            decision,
+            context,
+            self._how(explained.hits, decision),
+            self._top_k(top_k),
+            self.settings.context_token_budget,
+            fallback,
+        )
+
+    def why_not(
+        self, question: str, path: str, top_k: int | None = None, filter: Filter | None = None
+    ) -> WhyNotResponse:
+        """Where a note (`PATH` or `PATH#HEADING`) stands for a question, and what kept it out of the sources.
+
+        A note that is not in the index is a reply too: what the ledger says of it.
+        """
+        check_question(question)
+        check_text("path", path)
+        found = self.database.locate_note(path, filter.vault if filter else None)
+        reply = unsearched_response(found)
+        if reply is not None:
+            return reply
+        note = found.notes[0]
+        try:
+            explained = self._explained(question, top_k, False, filter, (note.document_id, found.heading))
+        except RetrievalNotReady as error:
+            return unembedded_response(found, error.message)
+        decision, context = self._pack(explained.hits, explained.decision)
+        return why_not_response(
+            found,
+            explained,
+            decision,
+            context,
+            self.settings.retrieval,
+            self._top_k(top_k),
+            self.settings.context_token_budget,
+        )
+
+    def _explained(
+        self,
+        question: str,
+        top_k: int | None,
+        fallback: bool,
+        filter: Filter | None,
+        note: tuple[int, str | None] | None = None,
+    ) -> Explained:
+        """Like `find`, with what did not get so far."""
+        check_question(question)
+        return self.database.explain(
+            question,
+            self.embedder.embed_query(question),
+            self.index,
+            self._top_k(top_k),
+            self.settings.retrieval,
+            self._policy(fallback),
+            filter.as_json() if filter else None,
+            note,
+        )
+
+    def _top_k(self, top_k: int | None) -> int:
+        return self.settings.top_k if top_k is None else top_k
+
+    def _policy(self, fallback: bool) -> Policy:
+        settings = self.settings
+        return Policy(
+            settings.min_confidence,
+            settings.min_similarity,
+            settings.usual_similarity,
+            fallback,
+            settings.fallback_enabled,
+        )
 
     def answer(self, asked: Asked, stream: bool) -> Generator[Event | None]:
         """The events of an answer: retrieval, tokens, citations, and last the whole `AskResponse`.
@@ -203,20 +301,13 @@ class Service:
     ) -> tuple[list[Hit], Decision]:
         """The chunks that fit a question best, and what follows from them."""
         check_question(question)
-        settings = self.settings
         return self.database.retrieve(
             question,
             self.embedder.embed_query(question),
             self.index,
-            settings.top_k if top_k is None else top_k,
-            settings.retrieval,
-            Policy(
-                settings.min_confidence,
-                settings.min_similarity,
-                settings.usual_similarity,
-                fallback,
-                settings.fallback_enabled,
-            ),
+            self._top_k(top_k),
+            self.settings.retrieval,
+            self._policy(fallback),
             filter.as_json() if filter else None,
         )
 
@@ -248,10 +339,15 @@ def check_question(question: str) -> None:
             f"question has {len(question)} characters, at most {MAX_QUESTION} are allowed",
             hint="Ask a shorter question.",
         )
-    bad = next((char for char in question if char == "\0" or "\ud800" <= char <= "\udfff"), None)
+    check_text("question", question)
+
+
+def check_text(name: str, value: str) -> None:
+    """Raises `InvalidRequest` for what Postgres cannot hold: NUL, and half a surrogate pair."""
+    bad = next((char for char in value if char == "\0" or "\ud800" <= char <= "\udfff"), None)
     if bad is not None:
         raise InvalidRequest(
-            f"question holds U+{ord(bad):04X}, which is not text", hint="Send the question as UTF-8."
+            f"{name} holds U+{ord(bad):04X}, which is not text", hint=f"Send the {name} as UTF-8."
         )
 
 

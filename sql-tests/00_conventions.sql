@@ -85,7 +85,7 @@ select is_empty($$
     where p.pronamespace = 'rag'::regnamespace and p.provolatile <> 'v'
         and (p.proparallel = 's') = (p.proname in (
             'list_index_candidates', 'find_nearest', 'rank_chunks', 'retrieve', 'assert_retrieves',
-            'search_chunks', 'explain_search', 'index_recall'
+            'search_chunks', 'explain_search', 'index_recall', 'explain_retrieval'
         ))
 $$, 'readers are parallel safe, but for the one that sets parameters and those that call it');
 

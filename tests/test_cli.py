@@ -48,6 +48,8 @@ COMMANDS = [
     ("search",),
     ("ask",),
     ("eval",),
+    ("explain",),
+    ("why-not",),
     ("db",),
     ("embeddings",),
     (),

@@ -20,7 +20,7 @@ from serving import Serving, indexed, serving
 from pyrag.errors import error_classes
 from pyrag.http import create_app
 from pyrag.http.openapi import openapi_document
-from pyrag.schemas import AskRequest, SearchRequest
+from pyrag.schemas import AskRequest, SearchRequest, WhyNotRequest
 from pyrag.service import Service
 
 OPERATIONS = {  # agents call them by these names: a change breaks them
@@ -31,6 +31,8 @@ OPERATIONS = {  # agents call them by these names: a change breaks them
     ("post", "/search"): "search",
     ("post", "/ask"): "ask",
     ("post", "/ask/stream"): "ask_stream",
+    ("post", "/explain"): "explain",
+    ("post", "/why-not"): "why_not",
 }
 CLI_ONLY = {"invalid_configuration", "vault_busy", "embedding_gone"}
 
@@ -101,6 +103,8 @@ def test_examples_are_requests_that_the_models_take() -> None:
         "search": SearchRequest,
         "ask": AskRequest,
         "ask_stream": AskRequest,
+        "explain": AskRequest,
+        "why_not": WhyNotRequest,
     }
     for _, _, each in operations():
         if "requestBody" in each:
@@ -192,6 +196,6 @@ def test_schemathesis_finds_nothing(api: Serving, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "Operations:       7 selected / 7 total" in done.stdout
+    assert "Operations:       9 selected / 9 total" in done.stdout
     assert "No issues found" in done.stdout
     assert '"level": "error"' not in api.log()

@@ -51,6 +51,23 @@ comment on function rag.check_retrieval(text, public.vector, text) is
 'The retrieval that is used: the one asked for, else the provider''s default, or lexical where there
 is no vector. Raises RG001 for another one, and where a vector is needed but missing.';
 
+create or replace function rag.is_wordless(p_question text)
+    returns boolean
+    language sql
+    immutable
+    parallel safe
+begin atomic
+    select coalesce(
+        bool_and(t.term ~ '^[\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]$'), true
+    )
+    from unnest(rag.question_terms(p_question)) as t (term);
+end;
+
+comment on function rag.is_wordless(text) is
+'Whether a question has no word to search by: none at all, or single CJK characters only. Such a
+question is searched by vectors also in lexical retrieval, if there is a vector.
+Example: select rag.is_wordless(''猫？'');';
+
 create or replace function rag.rank_chunks(
     p_question text,
     p_embedding public.vector,
@@ -89,12 +106,8 @@ declare
         else greatest(50, p_limit)
     end;
     -- words are kept as pairs of characters: single ones, and what is no word, are left to the vectors
-    v_wordless constant boolean := p_embedding is not null and p_retrieval <> 'vector' and (
-        select coalesce(
-            bool_and(t.term ~ '^[\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]$'), true
-        )
-        from unnest(rag.question_terms(p_question)) as t (term)
-    );
+    v_wordless constant boolean :=
+        p_embedding is not null and p_retrieval <> 'vector' and rag.is_wordless(p_question);
     v_constant constant double precision := 60;
     v_vector_weight double precision := 1;
     v_lexical_weight double precision := 1;

@@ -20,7 +20,7 @@ from pyrag.http.bodies import read_model
 from pyrag.http.errors import add_error_handlers
 from pyrag.http.openapi import OPERATIONS, openapi_document, openapi_page
 from pyrag.http.streaming import HEADERS, MEDIA_TYPE, event_stream, has_gone
-from pyrag.schemas import AskRequest, AskResponse, SearchRequest
+from pyrag.schemas import AskRequest, AskResponse, SearchRequest, WhyNotRequest
 from pyrag.service import Service
 
 _log = logging.getLogger("pyrag.http")
@@ -44,6 +44,8 @@ def create_app(service: Service, answers: int = DEFAULT_ANSWERS) -> falcon.App[A
     app.add_route("/search", _Search(service))
     app.add_route("/ask", _Ask(service, slots))
     app.add_route("/ask/stream", _AskStream(service, slots))
+    app.add_route("/explain", _Explain(service))
+    app.add_route("/why-not", _WhyNot(service))
     return app
 
 
@@ -181,6 +183,28 @@ class _Search:
         found = self._service.search(body.query, body.top_k, body.filter)
         response.content_type = falcon.MEDIA_JSON
         response.data = found.model_dump_json().encode()
+
+
+class _Explain:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def on_post(self, request: Request, response: Response) -> None:
+        body = read_model(request, AskRequest)
+        made = self._service.explain(body.question, body.top_k, body.fallback, body.filter)
+        response.content_type = falcon.MEDIA_JSON
+        response.data = made.model_dump_json().encode()
+
+
+class _WhyNot:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def on_post(self, request: Request, response: Response) -> None:
+        body = read_model(request, WhyNotRequest)
+        made = self._service.why_not(body.question, body.path, body.top_k, body.filter)
+        response.content_type = falcon.MEDIA_JSON
+        response.data = made.model_dump_json().encode()
 
 
 class _Ask:

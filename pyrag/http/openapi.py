@@ -17,6 +17,7 @@ from pyrag.schemas import (
     AskResponse,
     CitationEvent,
     ErrorResponse,
+    ExplainResponse,
     HealthResponse,
     Liveness,
     Readiness,
@@ -25,6 +26,8 @@ from pyrag.schemas import (
     SearchRequest,
     SearchResponse,
     TokenEvent,
+    WhyNotRequest,
+    WhyNotResponse,
 )
 
 
@@ -87,6 +90,20 @@ OPERATIONS = (
         None, media_type="text/event-stream", body=AskRequest, errors=(*_BODY_ERRORS, *_ASK_ERRORS),
     ),
     Operation(
+        "post", "/explain", "explain",
+        "Explain why a question is answered or refused, chunk by chunk",
+        "Takes the body of /ask and asks no model. Returns the decision and the 50 best chunks with ranks and"
+        " scores; for each that is no source the outcome says what kept it out.",
+        ExplainResponse, body=AskRequest, errors=(*_BODY_ERRORS, *_INDEX_ERRORS),
+    ),
+    Operation(
+        "post", "/why-not", "why_not",
+        "Tell why a note is not among the sources of an answer",
+        "Returns where the note stands for the question and what kept it out; a note that is not indexed is"
+        " a 200 too, with what the runs of `rag ingest` know of it.",
+        WhyNotResponse, body=WhyNotRequest, errors=(*_BODY_ERRORS, *_INDEX_ERRORS),
+    ),
+    Operation(
         "get", "/health", "health",
         "Show the state of server, database and index",
         "200 with `retrieval_ready: not_ready` when nothing is indexed yet; 503 when the database, its schema"
@@ -125,6 +142,8 @@ _EVENTS: dict[str, type[BaseModel]] = {
 _EXAMPLES = {
     "search": {"query": "客户 P1 工单应该怎么升级？", "top_k": 3},
     "ask": {"question": "客户 P1 工单应该怎么升级？"},
+    "explain": {"question": "客户 P1 工单应该怎么升级？"},
+    "why_not": {"question": "客户 P1 工单应该怎么升级？", "path": "00-index.md"},
     "ask_stream": {"question": "What is a critical replication lag in Postgres?"},
 }
 
