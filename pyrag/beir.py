@@ -26,6 +26,7 @@ from pyrag.db import Database, Index
 from pyrag.errors import InvalidRequest
 from pyrag.ingest import Progress, Silent, ingest_vault
 from pyrag.models import Retrieval
+from pyrag.schemas import ExplainResponse
 from pyrag.service import Service, check_question
 
 DEPTH = 20  # chunks retrieved for a question: as many as the product gives at most
@@ -99,6 +100,8 @@ class Reply:
     threshold: float
     answered: bool
     milliseconds: float
+    reason: str = ""  # of the decision
+    calibration: str | None = None  # shipped, calibrated; None: confidence is a similarity
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,23 @@ class Measured:
     documents: int
     replies: dict[str, Reply]  # of both kinds of questions
     scores: dict[str, dict[str, float]]  # measures of each answerable question
+    explained: dict[str, ExplainResponse] = field(
+        default_factory=dict
+    )  # of the worst questions, if asked for
+
+    def worst(self, most: int) -> list[str]:
+        """So many questions that went wrong, the worst first.
+
+        Counted are 1 - nDCG@10 and 1 more for a refusal of an answerable question, and for the answer to an
+        unanswerable one 0.5 and its confidence.
+        """
+        badness = {
+            key: 1 - score[PAIRED] + (not self.replies[key].answered) for key, score in self.scores.items()
+        }
+        for key in self.dataset.unanswerable:
+            badness[key] = 0.5 + self.replies[key].confidence if self.replies[key].answered else 0.0
+        wrong = [key for key, value in badness.items() if value > 0]
+        return sorted(wrong, key=lambda key: (-badness[key], key))[:most]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -439,7 +459,23 @@ class Corpus:
         hits, decision = service.find(question, top_k=DEPTH)
         milliseconds = (time.perf_counter() - begun) * 1000
         ranking = list(dict.fromkeys(self._ids[each.source] for each in hits))
-        return Reply(ranking, decision.confidence, decision.threshold, decision.mode == "rag", milliseconds)
+        return Reply(
+            ranking,
+            decision.confidence,
+            decision.threshold,
+            decision.mode == "rag",
+            milliseconds,
+            decision.reason,
+            decision.calibration,
+        )
+
+    def explain(self, service: Service, question: str) -> ExplainResponse:
+        """`Service.explain` with the ids of passages as sources."""
+        explained = service.explain(question, top_k=DEPTH)
+        candidates = [
+            each.model_copy(update={"source": self._ids[each.source]}) for each in explained.candidates
+        ]
+        return explained.model_copy(update={"candidates": candidates})
 
 
 @contextmanager
@@ -487,12 +523,21 @@ def evaluate_settings(
     note: Note,
     storing: Storing = lambda: nullcontext(Silent()),
     asking: Asking = lambda questions: nullcontext(lambda: None),
+    explain: int = 0,
 ) -> list[Measured]:
-    """The results of one or more settings on the same stored corpus; the last two arguments show progress."""
+    """The results of one or more settings on the same stored corpus, with so many of the worst explained.
+
+    `storing` and `asking` show progress.
+    """
+    results = []
     with stored_corpus(dataset, server) as (corpus, database):
-        return [
-            measure(dataset, corpus, Service(chosen, database), note, storing, asking) for chosen in settings
-        ]
+        for chosen in settings:
+            service = Service(chosen, database)
+            result = measure(dataset, corpus, service, note, storing, asking)
+            questions = dataset.answerable | dataset.unanswerable
+            explained = {key: corpus.explain(service, questions[key]) for key in result.worst(explain)}
+            results.append(replace(result, explained=explained))
+    return results
 
 
 # Figures -------------------------------------------------------------------------------------------
