@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from statistics import median
 
 from pyrag import __version__
 from pyrag.beir import MEASURES, PAIRED, Comparison, Measured
@@ -23,6 +24,7 @@ NAME = "report.html"
 MISSES = 50  # of a retrieval set
 _BINS = 20
 _CLASSES = ("first", "second")  # of the bars of a series
+_LEFT, _WIDTH, _HEIGHT, _BASE = 36, 320, 130, 180  # of a plot's axes; as wide as a small telephone
 _CANDIDATES = 20  # rows of a miss
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _STYLE = """
@@ -43,8 +45,8 @@ td.number { font-variant-numeric: tabular-nums; }
 .wrong { color: var(--bad); font-weight: 600; }
 .soft { color: var(--soft); }
 article { border: 1px solid var(--line); border-radius: .4rem; padding: .25rem .75rem; margin: 1rem 0; }
-figure { margin: 1rem 0; } svg { width: 100%; max-width: 44rem; height: auto; display: block; }
-svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+figure { margin: 1rem 0; } svg { width: 100%; max-width: 30rem; height: auto; display: block; }
+svg text { fill: var(--ink); font: 11px system-ui, sans-serif; }
 svg .axis { stroke: var(--soft); fill: none; } svg .threshold { stroke: var(--ink); stroke-dasharray: 5 4; }
 svg .first { fill: var(--good); fill-opacity: .65; } svg .second { fill: var(--bad); fill-opacity: .65; }
 @media (max-width: 45rem) {
@@ -97,7 +99,7 @@ def report_questions(
         kind: [o.response.confidence for o in outcomes if o.question.expected_mode == mode]
         for kind, mode in (("to be answered", "rag"), ("to be refused", "no_answer"))
     }
-    threshold = outcomes[0].response.threshold
+    threshold = median(outcome.response.threshold for outcome in outcomes)
     summary = [
         ("questions", str(len(outcomes))),
         ("right", f"{len(right)} ({len(right) / len(outcomes):.1%})"),
@@ -174,7 +176,7 @@ def report_retrieval(
             }
         else:
             kinds = {"answerable": result.confidences(result.dataset.answerable)}
-        threshold = next(iter(result.replies.values())).threshold
+        threshold = median(reply.threshold for reply in result.replies.values())
         parts.append(_section(f"Confidence{suffix}", _histogram(kinds, threshold)))
     for name, result in results:
         suffix = f": {name}" if len(results) > 1 else ""
@@ -192,12 +194,13 @@ def _index(results: Sequence[tuple[str, Measured]]) -> list[tuple[str, str]]:
     found = []
     for name, result in results:
         prefix = f"{name}: " if len(results) > 1 else ""
-        reply = next(iter(result.replies.values()))
+        replies = result.replies.values()
+        calibrations = sorted({each.calibration for each in replies if each.calibration})
         found += [
             (f"{prefix}embeddings", f"{result.provider} {result.model}"),
             (f"{prefix}retrieval", result.retrieval),
-            (f"{prefix}threshold", f"{reply.threshold:.2f}"),
-            (f"{prefix}calibration", reply.calibration or "none: confidence is the similarity"),
+            (f"{prefix}threshold", f"{median(each.threshold for each in replies):.2f}"),
+            (f"{prefix}calibration", ", ".join(calibrations) or "none: confidence is the similarity"),
             (f"{prefix}documents", str(result.documents)),
         ]
     return found
@@ -386,7 +389,7 @@ def _histogram(kinds: dict[str, list[float]], threshold: float) -> str:
             counts[min(_BINS - 1, int(value * _BINS))] += 1
         shares.append([count / len(values) for count in counts])
     top = max(max(each) for each in shares)
-    left, width, height, base = 45, 540, 160, 190
+    left, width, height, base = _LEFT, _WIDTH, _HEIGHT, _BASE
     step = width / _BINS
     bars = []
     for number, (kind, each) in enumerate(zip(kinds, shares, strict=True)):
@@ -416,7 +419,7 @@ def _histogram(kinds: dict[str, list[float]], threshold: float) -> str:
 
 
 def _measure_bars(results: Sequence[tuple[str, Measured]]) -> str:
-    left, width, height, base = 45, 540, 160, 190
+    left, width, height, base = _LEFT, _WIDTH, _HEIGHT, _BASE
     step = width / len(MEASURES)
     bar = step * 0.8 / len(results)
     bars = []
@@ -441,9 +444,13 @@ def _measure_bars(results: Sequence[tuple[str, Measured]]) -> str:
 def _figure(body: str, names: Sequence[str], label: str) -> str:
     """An SVG with a legend for one or two series."""
     legend = "".join(
-        f'<rect class="{_CLASSES[number]}" x="{45 + number * 280}" y="2" width="12" height="12"/>'
-        f'<text x="{62 + number * 280}" y="13">{_text(name if len(name) <= 40 else name[:39] + "…")}</text>'
+        f'<rect class="{_CLASSES[number]}" x="{_LEFT}" y="{2 + number * 15}" width="11" height="11"/>'
+        f'<text x="{_LEFT + 16}" y="{12 + number * 15}">{_text(_short(name))}</text>'
         for number, name in enumerate(names)
     )
-    about = f'viewBox="0 0 600 230" role="img" aria-label="{_text(label)}"'
+    about = f'viewBox="0 0 360 220" role="img" aria-label="{_text(label)}"'
     return f"<figure><svg {about}>{legend}{body}</svg></figure>"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 50 else f"{name[:49]}…"

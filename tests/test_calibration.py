@@ -1,4 +1,4 @@
-"""Calibration: the fit against known weights, what is refused, and what the command stores and leaves alone."""
+"""Calibration: the fit against known weights, what is refused, what the command stores and leaves alone."""
 
 from __future__ import annotations
 
