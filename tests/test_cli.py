@@ -101,7 +101,9 @@ def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
     done = indexed("ask", "When is the pump greased?")
     assert done.returncode == 0
     assert re.search(
-        r"mode: rag   confidence: [01]\.\d{4}   threshold: 0\.50   retrieval: lexical   scan: exact", done.stdout
+        r"mode: rag   confidence: [01]\.\d{4}   threshold: 0\.50   retrieval: lexical   scan: exact\n"
+        r"why: confidence [01]\.\d{6} is not below the threshold 0\.500000\n\n",
+        done.stdout,
     )
     assert "- The pump is greased on Monday. [1]" in done.stdout
     assert re.search(r"^\[1\] 0\.\d{4}  pump\.md$", done.stdout, re.MULTILINE)
