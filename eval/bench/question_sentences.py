@@ -1,8 +1,8 @@
-"""Questions among other sentences: how many are answered wrongly or refused wrongly, by number of sentences.
+"""Questions among other sentences: wrong answers and wrong refusals by the number of sentences.
 
-Each question that a set answers, and each that it does not (`../shared/evalsets/offtopic`), is asked alone and
-between 1, 2, 4 and 8 other questions that the set does not answer. Prints AUROC of the confidence, wrong answers
-and wrong refusals. Needs `../shared`:
+Each question that a set answers, and each that it does not (`../shared/evalsets/offtopic`), is asked alone
+and between 1, 2, 4 and 8 other questions that the set does not answer. Prints AUROC of the confidence, wrong
+answers and wrong refusals. Needs `../shared`:
 
     python eval/bench/question_sentences.py [--questions 150]
 """
