@@ -131,10 +131,10 @@ def filter_of(
 
 
 def print_head(reply: RetrievalEvent | AskResponse) -> None:
-    """The first line of a reply: mode, confidence, threshold, retrieval, scan."""
+    """The first lines of a reply: mode, confidence, threshold, retrieval, scan, and why."""
     print(
         f"mode: {reply.mode}   confidence: {reply.confidence:.4f}   threshold: {reply.threshold:.2f}"
-        f"   retrieval: {reply.retrieval}   scan: {reply.scan}\n"
+        f"   retrieval: {reply.retrieval}   scan: {reply.scan}\nwhy: {reply.decision.reason}\n"
     )
 
 

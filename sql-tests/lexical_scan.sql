@@ -1,7 +1,7 @@
 -- Tests of db/functions/lexical_scan.sql: the chunks that fit the words of a question best.
 
 begin;
-select plan(102);
+select plan(114);
 
 create function pg_temp.store(
     p_source text, p_content text, p_vault text default '/v', p_index integer default 0,
@@ -218,6 +218,45 @@ select is_empty(
     'coverage is never more than 1, and nothing is found that has none'
 );
 delete from rag.documents as d where starts_with(d.relative_path, 'full/');
+
+-- Several sentences -------------------------------------------------------------------------------
+
+select results_eq(
+    format(
+        $$ select round(w.most::numeric, 4) from rag.weigh_sentences(
+            %L, array['nowher', 'els', 'lag', 'quota', '重置', '置密', '密码', '码的', '的数', '数据', '据库'],
+            '{1,2,4,8,1,1,1,1,1,1,1}'
+        ) as w order by w.most $$, q
+    ),
+    case when cardinality(m) = 0 then 'select 1::numeric limit 0' else format('select unnest(%L::numeric[])', m) end,
+    format('sentences of: %s', q)
+)
+from (values
+    ('lag quota nowhere else', '{}'::numeric[]),                   -- one: the question itself
+    ('lag quota nowhere', '{}'), ('lag quota nowhere?', '{}'),
+    ('Good morning. lag quota nowhere?', '{13}'),                  -- words that the weights do not have
+    ('lag quota. nowhere else.', '{}'),                            -- two words are too few
+    -- 13 / (1 - 0.1 ln 2), 14 / (1 - 0.1 ln 2)
+    ('lag quota nowhere! lag quota else?', '{13.9682,15.0427}'),
+    ('v8.5.1 lag quota nowhere', '{}'),                            -- a dot inside a word ends nothing
+    ('密码的数据库。lag', '{}'), ('重置密码的数据库。lag', '{7}')  -- five and seven pairs
+) as u (q, m);
+do $$ begin
+    perform pg_temp.store('sentence.md', repeat('walrus ibex okapi ', 50));
+end $$;
+select is(
+    (
+        select round((f.coverage / a.coverage)::numeric, 4)
+        from rag.find_lexical(q, 1) as f
+        cross join rag.find_lexical('walrus ibex okapi', 1) as a
+    ), share, format('a chunk covers its sentence of: %s', q)
+)
+from (values
+    ('Is it a walrus, ibex or okapi?', 1.0000),
+    ('Hello from Petra of Brightwater. Is it a walrus, ibex or okapi?', 0.9307),
+    ('没有一个人知道这件事情。walrus ibex okapi', 0.9307)
+) as u (q, share);
+delete from rag.documents as d where d.relative_path = 'sentence.md';
 
 -- Ties --------------------------------------------------------------------------------------------
 

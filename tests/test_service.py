@@ -106,6 +106,22 @@ def test_a_question_that_embeds_to_nothing_has_no_confidence(indexed: Service) -
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("question", "mode"),
+    [
+        ("Hi, this is Petra from Brightwater. When is the bearing of the feed pump greased?", "rag"),
+        ("您好，我是华东区新来的客户经理。安全阀多久校验一次，由谁签字？非常感谢您的帮助！", "rag"),
+        ("Hi, this is Petra from Brightwater. Who painted the Mona Lisa in Florence?", "no_answer"),
+        ("您好，我是华东区新来的客户经理。火星上今天的天气怎么样？非常感谢您的帮助！", "no_answer"),
+    ],
+)
+def test_a_question_among_other_sentences_is_judged_by_itself(
+    indexed: Service, question: str, mode: str
+) -> None:
+    for retrieval in ("lexical", "hybrid"):
+        assert with_settings(indexed, asked_retrieval=retrieval).ask(question).mode == mode
+
+
 @pytest.mark.parametrize("notes", [1, 2, 9])
 def test_small_bases_are_judged_as_well(service: Service, tmp_path: Path, notes: int) -> None:
     texts = {
