@@ -219,7 +219,7 @@ def _measures(results: Sequence[tuple[str, Measured]]) -> str:
             rows.setdefault("AUROC of the confidence", []).append(f"{refusal.auroc:.4f}")
             rows.setdefault("wrong answers", []).append(f"{refusal.wrong_answers:.1%}")
             rows.setdefault("wrong refusals", []).append(f"{refusal.wrong_refusals:.1%}")
-    head = ("", *(name for name, _ in results))
+    head = ("figure", *(name for name, _ in results))
     return _table(head, [(name, *values) for name, values in rows.items()], "summary")
 
 

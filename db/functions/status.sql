@@ -39,7 +39,7 @@ create or replace function rag.find_unknown_sources(
     stable
     parallel safe
 begin atomic
-    select distinct s.source
+    select s.source
     from unnest(p_sources) as s (source)
     where not exists (
         select 1
@@ -51,7 +51,8 @@ begin atomic
             and e.embedding_model = p_model
             and e.embedding_dim = p_dim
     )
-    order by s.source;
+    group by s.source
+    order by s.source collate "C";
 end;
 
 comment on function rag.find_unknown_sources(text[], text, text, integer) is
