@@ -121,7 +121,7 @@ select results_eq(
 )
 from (values
     (0.3, 0.9, 0, 'lexical', 1.0000, 'shipped', 'much coverage is almost certain'),
-    (0.9, 0.05, 0, 'hybrid', 0.0032, 'shipped', 'little coverage is almost certainly no answer, whatever the similarity'),
+    (0.9, 0.05, 0, 'hybrid', 0.0037, 'shipped', 'little coverage is almost certainly no answer, whatever the similarity'),
     (0.3, null, 0, 'lexical', 0.3000, null, 'without coverage it is the similarity'),
     (0.3, 0.9, 0, 'vector', 0.3000, null, 'in vector it is the similarity'),
     (null, null, null, 'vector', null, null, 'nothing is no confidence')
