@@ -407,7 +407,7 @@ def _untraced(path: NotePath) -> WhyNotResponse:
     parts = path.path.split("/")
     if any(part.startswith(".") and part.strip(".") for part in parts):
         hints.insert(0, "Files and folders whose names begin with a dot are not read.")
-    elif "." in parts[-1] and not parts[-1].lower().endswith(".md"):
+    elif "." in parts[-1] and ".md" not in parts[-1].lower():
         hints.insert(0, "Only files whose names end in .md are read.")
     hints.append("If it is in a vault, run: rag ingest PATH_OF_THE_VAULT")
     return _unsearched("never_seen", f"No run of rag ingest has seen {path.path}.", path, hints)
