@@ -31,8 +31,8 @@ Rag = Callable[..., subprocess.CompletedProcess[str]]
 MODES: tuple[Retrieval, ...] = ("vector", "lexical", "hybrid")
 PUMP = "How is the pump primed after a valve change?"
 NOTES = {
-    "Ops/Pump Manual.md": "---\ntags: [ops]\n---\n# Pump Manual\n\n## Priming\n\nThe pump is primed after each"
-    " valve change.\n\n## Storage\n\nKeep spare seals dry.\n",
+    "Ops/Pump Manual.md": "---\ntags: [ops]\n---\n# Pump Manual\n\n## Priming\n\nThe pump is primed after"
+    " each valve change.\n\n## Storage\n\nKeep spare seals dry.\n",
     "Ops/Valve List.md": "# Valve List\n\nA valve change needs a permit.\n",
     "twin-a.md": "# Twin\n\nA pump is primed with water after a valve change.\n",
     "twin-b.md": "# Twin\n\nA pump is primed with water after a valve change.\n",
