@@ -157,7 +157,7 @@ def _compared(decision: Decision) -> str:
 
 def _apart(first: float, second: float) -> tuple[str, str]:
     """Two numbers with two digits, or as many as tell them apart."""
-    digits = next((n for n in range(2, 6) if f"{first:.{n}f}" != f"{second:.{n}f}" or first == second), 6)
+    digits = next((n for n in range(2, 17) if f"{first:.{n}f}" != f"{second:.{n}f}" or first == second), 17)
     return f"{first:.{digits}f}", f"{second:.{digits}f}"
 
 

@@ -17,12 +17,24 @@ from conftest import Server, command
 from falcon import testing
 
 from pyrag.config import Settings, load_configuration
+from pyrag.context import pack_context
 from pyrag.db import Database, Index
 from pyrag.embeddings import FakeLexicalEmbedder
 from pyrag.errors import InvalidRequest, RetrievalNotReady
+from pyrag.explaining import explain_response, why_not_response
 from pyrag.http import create_app
 from pyrag.ingest import ingest_vault
-from pyrag.models import Retrieval
+from pyrag.models import (
+    Candidate,
+    Context,
+    Decision,
+    Explained,
+    Hit,
+    NoteFound,
+    NotePath,
+    RankedChunk,
+    Retrieval,
+)
 from pyrag.schemas import ExplainedCandidate, ExplainResponse, Filter, WhyNotResponse
 from pyrag.service import Service
 from pyrag.vault import scan_vault
@@ -223,6 +235,16 @@ def test_words_of_the_question_with_the_chunks_that_have_them(by_words: Service)
     assert terms["quokka"].weight > terms["pump"].weight
 
 
+def test_coverage_is_that_of_each_chunk_not_of_the_best(by_words: Service, world: tuple[str, Path]) -> None:
+    found = by_words.search(PUMP, 20)
+    with psycopg.connect(world[0]) as connection:
+        stored = connection.execute("select r.coverage from rag.find_lexical(%s, 20) as r", [PUMP]).fetchall()
+    assert [each.coverage for each in found.results] == [row[0] for row in stored]
+    assert len({each.coverage for each in found.results}) > 3
+    explained = by_words.explain(PUMP)
+    assert explained.decision.coverage == max(each.coverage or 0 for each in explained.candidates)
+
+
 def test_it_needs_no_settings_of_a_model(world: tuple[str, Path]) -> None:
     service = service_on(world[0], llm_provider="openai-compatible")
     assert service.explain(PUMP).decision.mode == "rag"
@@ -408,6 +430,29 @@ def test_an_empty_note_and_an_unknown_heading(by_words: Service) -> None:
     assert unknown.status == "heading_unknown"
     assert unknown.summary == "Ops/Pump Manual.md has no heading Priming it."
     assert unknown.hints == ["Its headings: Pump Manual; Priming; Storage"]
+
+
+def test_a_note_that_the_approximate_index_misses() -> None:
+    found = NoteFound(1, "/v", "a.md", 1, ["A"], [], None, None, None)
+    chunk = RankedChunk(7, ["A"], 0, "Text.", True, True, 0.9, 3, None, None, None, None)
+    other = Hit(8, "/v", "b.md", [], 0, "Other.", "h", {}, 0.8, scan="index", vector_rank=1)
+    decision = Decision("rag", "reached_threshold", "", 0.8, 0.2)
+    explained = Explained([Candidate(other, 1, "within")], decision, [], [chunk])
+    context = pack_context([other], 6000)
+    path = NotePath("a", None, [found])
+    reply = why_not_response(path, explained, decision, context, "vector", 5, 6000)
+    assert reply.status == "missed_by_index"
+    assert reply.summary == "a.md is at place 3 by vectors, but the approximate index did not find it."
+    assert reply.hints == ["Measure the index with: rag db index status --check"]
+
+
+def test_numbers_that_are_nearly_equal_are_told_apart() -> None:
+    decision = Decision("no_answer", "below_threshold", "r", 0.4999999, 0.5)
+    made = explain_response(
+        Explained([], decision, []), decision, Context(),
+        {"confidence": 0.4999999, "threshold": 0.5, "retrieval": "vector", "scan": "exact"}, 5, 6000, False,
+    )  # fmt: skip
+    assert made.summary.endswith("confidence 0.4999999 is below the threshold 0.5000000.")
 
 
 # A note that is not indexed: what the ledger says --------------------------------------------------
