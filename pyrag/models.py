@@ -11,6 +11,7 @@ Action = Literal["add", "change", "move", "delete", "skip", "embed"]
 Mode = Literal["rag", "no_answer", "fallback"]
 Scan = Literal["exact", "index"]  # how the nearest chunks were found
 Retrieval = Literal["vector", "lexical", "hybrid"]  # by vectors, by words, by both
+Verdict = Literal["supported", "other_source", "not_found", "too_short"]  # on a quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,16 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class QuoteVerdict:
+    """A row of `rag.verify_quotes`: the verdict on the quote of source `number`, and where it stands."""
+
+    number: int
+    quote: str
+    verdict: Verdict
+    found_in: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message of a chat with a model."""
 
@@ -235,9 +246,11 @@ class Context:
 class Prompt:
     """What a model is asked: the messages that are sent, and what they were made of.
 
-    `context` is None where the model may use its general knowledge.
+    `context` is None where the model may use its general knowledge. `quotes`: it was asked for a quote of
+    each source that it cites.
     """
 
     question: str
     messages: tuple[Message, ...]
     context: Context | None = None
+    quotes: bool = False
