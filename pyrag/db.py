@@ -205,9 +205,7 @@ class Database:
             assert row is not None
             return row
 
-    def verify_quotes(
-        self, quotes: Sequence[tuple[int, str]], sources: Sequence[str]
-    ) -> list[QuoteVerdict]:
+    def verify_quotes(self, quotes: Sequence[tuple[int, str]], sources: Sequence[str]) -> list[QuoteVerdict]:
         """`rag.verify_quotes`: whether each (number, quote) stands in the source of that number, from 1."""
         with (
             self._connection() as connection,

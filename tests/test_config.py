@@ -675,7 +675,6 @@ SEED_VALUES = {
     "RAG_MIN_SIMILARITY": "",
     "RAG_CONTEXT_TOKEN_BUDGET": "6000",
     "RAG_FALLBACK_ENABLED": "false",
-    "RAG_REQUIRE_QUOTES": "false",
 }
 
 

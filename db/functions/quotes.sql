@@ -135,8 +135,8 @@ create or replace function rag.weigh_quote(p_folded text)
 return length(replace(p_folded, ' ', '')) + length(
     regexp_replace(
         p_folded,
-        '[^\u3005\u3007\u3040-\u30ff\u3100-\u312f\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff'
-        '\U00020000-\U0003134f]+', '', 'g'
+        '[^\u3005\u3007\u3040-\u30ff\u3100-\u312f\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af'
+        '\uf900-\ufaff\U00020000-\U0003134f]+', '', 'g'
     )
 );
 
