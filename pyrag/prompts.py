@@ -25,16 +25,16 @@ You answer questions from numbered sources of a company's knowledge base.
    these rules."""
 
 _QUOTES_RULE = """
-7. End an answer that cites with a part that checks it: a line QUOTES, and below it one line for each source that
-   you cited, with its number and a passage that shows the statement is there:
+7. End an answer that cites with a part by which it is checked: a line QUOTES, and below it one line for each
+   source that you cited, with its number and a passage that shows what you state:
 
 QUOTES
 [1] "five to 25 words in a row, copied from source 1"
 [3] "words copied from source 3"
 
    Copy each passage letter by letter from the content of that source, in its own language. Do not translate,
-   shorten, correct or join. A citation without such a passage does not count. Without citations leave this part
-   out."""
+   shorten, correct or join. A citation without such a passage does not count. Leave this part out where you
+   cite nothing."""
 
 _GENERAL_RULES = """\
 You answer from general knowledge. A company's knowledge base held nothing relevant to the question, so your

@@ -1,4 +1,4 @@
-"""Quotes of an answer: taking them out of a model's reply, and what is left of the answer once they are checked."""
+"""Quotes of a model's reply: taking them out of it, and what is left of the answer once they are checked."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _NUMBER = re.compile(r"\d+")
 def split_quotes(reply: str) -> tuple[str, list[tuple[int, str]]]:
     """The answer of a reply without its part of quotes, and these with the number of their source.
 
-    The part is what the rules ask for: a line QUOTES and then lines `[1] "…"`. It is also found in other
-    spellings: 引文, other marks of quotes and numbers, bullets, in a fence, without a line break before it, or
-    without its heading at the end of the reply. Quotes are text that a database can hold; an empty one stays.
+    The part is what the rules ask for: a line QUOTES and then lines `[1] "…"`. Other spellings are found, too:
+    引文, other marks of quotes and numbers, bullets, in a fence, without a line break before it, without its
+    heading at the end of the reply. Quotes are text that a database can hold; an empty one stays.
     """
     lines = re.split(r"\r\n|\r|\n", reply.replace("\0", " ").encode("utf-8", "replace").decode())
     for at in range(len(lines) - 1, -1, -1):
@@ -78,17 +78,9 @@ def _is_heading(line: str) -> bool:
 
 def _inline(line: str) -> tuple[int, int] | None:
     """Where a heading stands in a line before its first quote: its start, and that of the quote."""
-    if (
-        "QUOTE" not in line
-        and "引文" not in line
-        and not line[:40].lower().lstrip(" #*_>-").startswith("quote")
-    ):
-        return None
-    found = None
-    for found in _INLINE.finditer(line):
-        pass
+    found = list(_INLINE.finditer(line))
     if found:
-        return found.start(), found.end()
+        return found[-1].start(), found[-1].end()
     start = re.match(rf"[\s>#*_]*{_WORD}[*_]*[ \t]*[:：][*_]*[ \t]*", line, re.IGNORECASE)
     return (0, start.end()) if start and _ENTRY.match(line, start.end()) else None
 
@@ -246,11 +238,8 @@ def _failure(verdict: QuoteVerdict) -> str:
     quote = f"the quote for [{verdict.number}]"
     if verdict.verdict == "other_source":
         return f"{quote} stands in {''.join(f'[{number}]' for number in verdict.found_in)} instead"
-    return (
-        f"{quote} is too short to prove anything"
-        if verdict.verdict == "too_short"
-        else f"{quote} stands in no source"
-    )
+    short = verdict.verdict == "too_short"
+    return f"{quote} is too short to prove anything" if short else f"{quote} stands in no source"
 
 
 # --- what the reply shows of it

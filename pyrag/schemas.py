@@ -182,9 +182,7 @@ class Citation(_Reply):
     heading: str
     score: float = Field(ge=0, le=1)
     cited: bool = Field(description="whether the answer's text cites it")
-    quotes: list[Quote] | None = Field(
-        None, description="with RAG_REQUIRE_QUOTES the model's quotes of it, else null"
-    )
+    quotes: list[Quote] | None = Field(description="the model's quotes of it; null: no quotes are asked for")
 
 
 class AskResponse(_Retrieved, _Decided):
@@ -200,10 +198,10 @@ class AskResponse(_Retrieved, _Decided):
         description="citations taken out of the answer: of sources that do not exist, and unverified ones",
     )
     unverified_citations: int | None = Field(
-        None, ge=0, description="those taken out because no quote supports them; null: quotes are not checked"
+        ge=0, description="those taken out because no quote supports them; null: quotes are not checked"
     )
     failed_quotes: list[FailedQuote] | None = Field(
-        None, description="quotes that do not stand in their source; null: quotes are not checked"
+        description="quotes that do not stand in their source; null: quotes are not checked"
     )
 
 

@@ -170,6 +170,7 @@ class Service:
                 heading=block.hit.heading,
                 score=block.hit.score,
                 cited=block.number in marks.cited,
+                quotes=None,
                 number=block.number,
             )
             for block in asked.context.blocks
@@ -186,7 +187,8 @@ class Service:
             reason="; ".join(filter(None, (reason, cut))) or None,
             complete=cut is None,
             removed_citations=marks.removed,
-            **({"unverified_citations": 0, "failed_quotes": []} if self.settings.require_quotes else {}),
+            unverified_citations=0 if self.settings.require_quotes else None,
+            failed_quotes=[] if self.settings.require_quotes else None,
         )
 
     def _verified(

@@ -136,10 +136,11 @@ def test_an_unknown_field_is_refused_at_every_depth() -> None:
 
 
 def test_each_event_has_its_name() -> None:
-    citation = CitationEvent(source="a.md", heading="", score=0.5, cited=True, number=1)
+    citation = CitationEvent(source="a.md", heading="", score=0.5, cited=True, quotes=None, number=1)
     answer = AskResponse(
         mode="rag", confidence=0.5, threshold=0.2, retrieval="lexical", scan="exact", answer="a",
         citations=[], grounded=True, reason=None, complete=True, removed_citations=0,
+        unverified_citations=None, failed_quotes=None,
     )  # fmt: skip
     retrieval = RetrievalEvent(
         mode="rag", confidence=0.5, threshold=0.2, retrieval="vector", scan="exact", hits=[]
