@@ -55,7 +55,7 @@ _NUMBER = re.compile(r"\d+")
 def split_quotes(reply: str) -> tuple[str, list[tuple[int, str]]]:
     """The answer of a reply without its part of quotes, and these with the number of their source.
 
-    The part is what the rules ask for: a line QUOTES and then lines `[1] "…"`. Other spellings are found, too:
+    The part is what the rules ask for: a line QUOTES and then lines `[1] "…"`. Other spellings are found too:
     引文, other marks of quotes and numbers, bullets, in a fence, without a line break before it, without its
     heading at the end of the reply. Quotes are text that a database can hold; an empty one stays.
     """
