@@ -25,8 +25,8 @@ You answer questions from numbered sources of a company's knowledge base.
    these rules."""
 
 _QUOTES_RULE = """
-7. End an answer that cites with a part by which it is checked: a line QUOTES, and below it one line for each
-   source that you cited, with its number and a passage that shows what you state:
+7. End an answer that cites with a part by which it is checked (rule 5 does not forbid it): a line QUOTES, and
+   below it one line for each source that you cited, with its number and a passage that shows what you state:
 
 QUOTES
 [1] "five to 25 words in a row, copied from source 1"
