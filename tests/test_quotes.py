@@ -188,8 +188,9 @@ def database(server: Server, template: str) -> Iterator[Database]:
 
 PIECES = re.findall(
     r"\S+",
-    "**15** 15分钟 3.5 -5 10% $30 `a_b` [a b](c.md) [[x|y]] | > - 1. # “x” café ＡＢＣ 安全阀， 每年 e\u0301 ½"
-    " [!note] <b> x<5 ... &amp; \\_ ～ 1-2 C++ ﬁ 한국어 ก็ได้ \u200bz ✅ 10³ __init__ ~~y~~ 、 9:00–18:00 v8.5.1",
+    "**15** 15分钟 3.5 -5 10% $30 `a_b` [a b](c.md) [[x|y]] | > - 1. # “x” café ＡＢＣ 安全阀， 每年 e\u0301"
+    " ½ [!note] <b> x<5 ... &amp; \\_ ～ 1-2 C++ ﬁ 한국어 ก็ได้ \u200bz ✅ 10³ __init__ ~~y~~"
+    " 、 9:00–18:00 v8.5.1",
 )
 WORDS = st.one_of(
     st.sampled_from(PIECES), st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=6)
