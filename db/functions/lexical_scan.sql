@@ -168,8 +168,8 @@ begin atomic
 end;
 
 comment on function rag.weigh_sentences(text, text[], double precision[]) is
-'The sentences of a question that has several, each as a vector of the weights of its terms (those of
-rag.weigh_question for the whole) with what a chunk may have of it at most: of the first fifty those
+'The sentences of a question that has several, each as a vector of the weights of its terms (those
+of rag.weigh_question for the whole) with what a chunk may have of it at most: of the first fifty those
 that say enough to be a question, three words or six pairs of CJK characters. The more there are,
 the likelier one is covered by chance: of n sentences each counts 0.1 ln n less. Example:
 select w.* from rag.weigh_sentences(''Hello there. How long is the free trial?'',
