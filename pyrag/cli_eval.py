@@ -63,7 +63,7 @@ def evaluate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask all questions with known answers; exit 1 if one comes out wrong (`hard` ones do not count).
+    """Ask all questions with known answers; exit 1 if one comes out wrong.
 
     The questions of eval/questions.yaml are about samples/acme-vault: the index should hold that vault alone.
 
@@ -107,14 +107,13 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
             print(f"{_verdict(outcome)}  {outcome.question.id}: {outcome.question.question}")
 
     outcomes = run_evaluation(service, loaded, show)
-    counted = [outcome for outcome in outcomes if not outcome.question.hard]
-    misses = [outcome for outcome in counted if not outcome.right]
+    misses = [outcome for outcome in outcomes if not outcome.right]
     if as_json:
         print_json(
             {
                 "threshold": _threshold(outcomes),
                 "retrieval": service.settings.retrieval,
-                "counted": len(counted),
+                "counted": len(outcomes),
                 "misses": len(misses),
                 "questions": [
                     {
@@ -129,14 +128,10 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
             }
         )
     else:
-        hard = [outcome for outcome in outcomes if outcome.question.hard]
         print(
-            f"{len(counted) - len(misses)} of {len(counted)} right at threshold {_threshold(outcomes):.2f}"
-            f" by {service.settings.retrieval} retrieval",
-            end="",
+            f"{len(outcomes) - len(misses)} of {len(outcomes)} right at threshold {_threshold(outcomes):.2f}"
+            f" by {service.settings.retrieval} retrieval"
         )
-        right = sum(outcome.right for outcome in hard)
-        print(f"; hard ones, not counted: {right} of {len(hard)} right" if hard else "")
     if misses:
         raise typer.Exit(1)
 
@@ -148,7 +143,7 @@ def _threshold(outcomes: list[Outcome]) -> float:
 
 def _verdict(outcome: Outcome) -> str:
     question, response = outcome.question, outcome.response
-    word = "right" if outcome.right else "hard " if question.hard else "WRONG"
+    word = "right" if outcome.right else "WRONG"
     got = f"{response.mode} {outcome.first_source or ''}".strip()
     text = f"{word}  {response.confidence:.4f}  {got}"
     if not outcome.right:

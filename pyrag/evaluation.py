@@ -16,7 +16,7 @@ from pyrag.service import Service
 
 
 class Question(BaseModel):
-    """An entry of questions.yaml. A `hard` one is reported but does not count."""
+    """An entry of questions.yaml."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,7 +24,6 @@ class Question(BaseModel):
     question: str
     expected_mode: Literal["rag", "no_answer"]
     expected_sources: list[str]
-    hard: bool = False
 
     @model_validator(mode="after")
     def _sources_fit_mode(self) -> Question:

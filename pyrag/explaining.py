@@ -43,10 +43,14 @@ def explain_response(
     top_k: int,
     budget: int,
     fallback: bool,
+    strict: bool = False,
 ) -> ExplainResponse:
-    """The reply to `explain`. `decision` and `context` are those of `ask`, `how` what each reply says."""
+    """The reply to `explain`. `decision` and `context` are those of `ask`, `how` what each reply says.
+
+    `strict`: quotes are checked when a model has answered (RAG_REQUIRE_QUOTES).
+    """
     return ExplainResponse(
-        summary=_sentence(explained, decision, context, budget, fallback),
+        summary=_sentence(explained, decision, context, budget, fallback, strict),
         **how,
         decision=DecisionRecord(**asdict(decision)),
         terms=[ExplainedTerm(term=each.term, chunks=each.chunks, weight=each.weight)

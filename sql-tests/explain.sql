@@ -1,7 +1,7 @@
 -- Tests of db/functions/explain.sql: what kept a chunk or a note out of the sources.
 
 begin;
-select plan(118);
+select plan(127);
 
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
 as 'select (p_first || array_fill(0::real, array[1024 - cardinality(p_first)]))::public.vector';
@@ -157,10 +157,10 @@ select is_empty(
     format(
         $$ select c.relative_path, k.vector_rank, k.lexical_rank, k.coverage, k.matched_terms
         from rag.rank_chunks(
-            'replica lag', pg_temp.vec(1, 2), 'real', 'm', 1024, 50, %1$L, %2$L
+            %3$L, pg_temp.vec(1, 2), 'real', 'm', 1024, 50, %1$L, %2$L
         ) as k join rag.chunks as c on c.id = k.chunk_id
         cross join lateral rag.rank_note(
-            c.document_id, null, 'replica lag', pg_temp.vec(1, 2), 'real', 'm', 1024, %1$L, %2$L
+            c.document_id, null, %3$L, pg_temp.vec(1, 2), 'real', 'm', 1024, %1$L, %2$L
         ) as n
         where n.chunk_id = c.id and k.place in (1, 8, 20, 31, 50) and (
             not n.passes
@@ -171,10 +171,13 @@ select is_empty(
                 (k.lexical_score, k.coverage) is distinct from (n.lexical_score, n.coverage)
                 or k.matched_terms <> n.matched_terms
             )
-        ) $$, f, w
-    ), format('the ranks of a note are those of the search: %s, %s', f, w)
+        ) $$, f, w, q
+    ), format('the ranks of a note are those of the search: %s, %s, %s', f, w, q)
 )
 from unnest(array['{}', '{"vault": "/v"}', '{"updated_after": "2000-01-01T00:00:00Z"}']) as f
+cross join unnest(array[
+    'replica lag', 'A long note. Is the replica lag of note 7 known here? Some other matter; note that.'
+]) as q
 cross join unnest(array['vector', 'lexical', 'hybrid']) as w;
 
 select is(

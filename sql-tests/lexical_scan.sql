@@ -1,7 +1,7 @@
 -- Tests of db/functions/lexical_scan.sql: the chunks that fit the words of a question best.
 
 begin;
-select plan(102);
+select plan(114);
 
 create function pg_temp.store(
     p_source text, p_content text, p_vault text default '/v', p_index integer default 0,
@@ -169,7 +169,8 @@ select is(
 
 -- Score, coverage, matched terms ------------------------------------------------------------------
 
--- lag.md has the step 13, as above; of idf 0.875469 and ln(12)
+-- lag.md has the step 13, as above, of idf 0.875469; beside fifty more chunks the weights are
+-- ln(1 + 53.5 / 2.5) = 3.109061 and ln(1 + 55.5 / 0.5) = 4.718499
 select results_eq(
     $$ select c.relative_path, round(f.lexical_score::numeric, 4), round(f.coverage::numeric, 4),
         f.matched_terms
@@ -177,7 +178,7 @@ select results_eq(
     join rag.chunks as c on c.id = f.chunk_id $$,
     format(
         $$ values ('lag.md', %s, %s, '{lag}'::text[]) $$,
-        round(0.875469 * 2.2 * 13 / 15, 4), round(0.875469 * 13 / 15 / (0.875469 + 2.484907), 4)
+        round(0.875469 * 2.2 * 13 / 15, 4), round(3.109061 * 13 / 15 / (3.109061 + 4.718499), 4)
     ), 'score, coverage and matched terms'
 );
 select is(
@@ -199,14 +200,14 @@ do $$ begin
     perform pg_temp.store('full/one.md', repeat('gnu ', 100));
     perform pg_temp.store('full/once.md', 'gnu gnat' || repeat(' ox', 1000));
 end $$;
--- gnu is in three of 8 chunks, ln(1 + 5.5 / 3.5) = 0.944462, gnat in two, ln(1 + 6.5 / 2.5) = 1.280934
+-- gnu is in three of 8 + 50 chunks, ln(1 + 55.5 / 3.5) = 2.824775, gnat in two, ln(1 + 56.5 / 2.5) = 3.161247
 -- once.md has 1006 terms: k = 1.2 * (0.25 + 0.75 * 1006 / 300) = 3.318, 15 / 4.318 = 3.47 is 3
 select results_eq(
     $$ select c.relative_path, round(f.coverage::numeric, 5)
     from rag.find_lexical('gnu gnat', 5) as f join rag.chunks as c on c.id = f.chunk_id $$,
     format(
         $$ values ('full/both.md', 1.00000), ('full/one.md', %s), ('full/once.md', 0.20000) $$,
-        round(0.944462 / (0.944462 + 1.280934), 5)
+        round(2.824775 / (2.824775 + 3.161247), 5)
     ), 'coverage is 1 where all terms are often, less where one is missing or they are rare'
 );
 select is_empty(
@@ -217,6 +218,45 @@ select is_empty(
     'coverage is never more than 1, and nothing is found that has none'
 );
 delete from rag.documents as d where starts_with(d.relative_path, 'full/');
+
+-- Several sentences -------------------------------------------------------------------------------
+
+select results_eq(
+    format(
+        $$ select round(w.most::numeric, 4) from rag.weigh_sentences(
+            %L, array['nowher', 'els', 'lag', 'quota', '重置', '置密', '密码', '码的', '的数', '数据', '据库'],
+            '{1,2,4,8,1,1,1,1,1,1,1}'
+        ) as w order by w.most $$, q
+    ),
+    case when cardinality(m) = 0 then 'select 1::numeric limit 0' else format('select unnest(%L::numeric[])', m) end,
+    format('sentences of: %s', q)
+)
+from (values
+    ('lag quota nowhere else', '{}'::numeric[]),                   -- one: the question itself
+    ('lag quota nowhere', '{}'), ('lag quota nowhere?', '{}'),
+    ('Good morning. lag quota nowhere?', '{13}'),                  -- words that the weights do not have
+    ('lag quota. nowhere else.', '{}'),                            -- two words are too few
+    -- 13 / (1 - 0.1 ln 2), 14 / (1 - 0.1 ln 2)
+    ('lag quota nowhere! lag quota else?', '{13.9682,15.0427}'),
+    ('v8.5.1 lag quota nowhere', '{}'),                            -- a dot inside a word ends nothing
+    ('密码的数据库。lag', '{}'), ('重置密码的数据库。lag', '{7}')  -- five and seven pairs
+) as u (q, m);
+do $$ begin
+    perform pg_temp.store('sentence.md', repeat('walrus ibex okapi ', 50));
+end $$;
+select is(
+    (
+        select round((f.coverage / a.coverage)::numeric, 4)
+        from rag.find_lexical(q, 1) as f
+        cross join rag.find_lexical('walrus ibex okapi', 1) as a
+    ), share, format('a chunk covers its sentence of: %s', q)
+)
+from (values
+    ('Is it a walrus, ibex or okapi?', 1.0000),
+    ('Hello from Petra of Brightwater. Is it a walrus, ibex or okapi?', 0.9307),
+    ('没有一个人知道这件事情。walrus ibex okapi', 0.9307)
+) as u (q, share);
+delete from rag.documents as d where d.relative_path = 'sentence.md';
 
 -- Ties --------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 -- Tests of db/functions/retrieve.sql: one function for retrieval by vectors, by words and by both.
 
 begin;
-select plan(143);
+select plan(147);
 
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
 as 'select (p_first || array_fill(0::real, array[1024 - cardinality(p_first)]))::public.vector';
@@ -199,26 +199,53 @@ select throws_ok(
 )
 from (values ('null', null), ('pg_temp.vec(1)', 'lexical'), ('pg_temp.vec(1)', 'hybrid')) as u (v, r);
 
--- confidence: the best similarity, whatever is asked for ------------------------------------------
+-- the signals and the confidence, whatever is asked for ------------------------------------------
 
--- the vector is that of near.md, which has none of the words
+-- the vector is that of near.md, which has none of the words; rows of the list: similarity, coverage,
+-- whether the confidence is the similarity
 select results_eq(
     format(
-        $$ select distinct round(r.confidence::numeric, 6) from rag.retrieve(
-            'lag', pg_temp.vec(1, 0.5), %L, 'm', 1024, %s, '{}', %L
-        ) as r $$, p, k, r
-    ), format('values (%s::numeric)', c), format('confidence of the best %s: %s %s', k, p, r)
+        $$ select distinct
+            round(r.best_similarity::numeric, 6), round(r.best_coverage::numeric, 6), r.cjk_share,
+            coalesce(r.calibration, 'none'), r.confidence = r.best_similarity,
+            r.confidence = (
+                select e.confidence
+                from rag.estimate_confidence(
+                    r.best_similarity, r.best_coverage, r.cjk_share, %2$L, 'm', %4$L
+                ) as e
+            )
+        from rag.retrieve('lag', pg_temp.vec(1, 0.5), %2$L, 'm', 1024, %3$s, '{}', %4$L) as r $$,
+        null, p, k, r
+    ),
+    format(
+        'values (%s::numeric, %L::numeric, 0::float8, %L, %L::boolean, true)',
+        c, case when r <> 'vector' then (
+            select round(max(f.coverage)::numeric, 6) from rag.find_lexical('lag', 20) as f
+        ) end, calibration, calibration = 'none'
+    ),
+    format('confidence of the best %s: %s %s', k, p, r)
 )
 from (values
     -- by words both.md is the most similar that is found
-    ('fake', 'lexical', round(1 / sqrt(1.25), 6)), ('real', 'lexical', round(1 / sqrt(1.25), 6)),
-    ('fake', 'vector', 1), ('fake', 'hybrid', 1), ('real', 'hybrid', 1)
-) as u (p, r, c)
+    ('fake', 'lexical', round(1 / sqrt(1.25), 6), 'shipped'),
+    ('real', 'lexical', round(1 / sqrt(1.25), 6), 'shipped'),
+    ('fake', 'vector', 1, 'none'), ('fake', 'hybrid', 1, 'none'), ('real', 'hybrid', 1, 'none')
+) as u (p, r, c, calibration)
 cross join unnest(array[1, 2, 20]) as k;
-select is(
-    (select count(r.confidence) from rag.retrieve('lag') as r), 0::bigint,
-    'without a vector there is no confidence'
+select is_empty(
+    $$ select * from rag.retrieve('lag') as r
+    where r.best_similarity is not null or r.calibration <> 'shipped' or (r.confidence > 0.9) is not true $$,
+    'without a vector words alone give a confidence'
 );
+select results_eq(
+    format(
+        $$ select distinct r.best_coverage, r.calibration, r.confidence = r.best_similarity
+        from rag.retrieve(%L, pg_temp.vec(1, 0.5), 'real', 'm', p_retrieval => %L) as r $$, q, r
+    ),
+    $$ values (null::float8, null::text, true) $$,
+    format('without words confidence is the similarity: %s, %s', q, r)
+)
+from (values ('税', 'lexical'), ('税', 'hybrid'), ('？', 'lexical'), ('🙂', 'hybrid')) as u (q, r);
 
 -- A single character: words are kept as pairs of them ---------------------------------------------
 

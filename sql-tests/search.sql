@@ -1,7 +1,7 @@
 -- Tests of db/functions/search.sql: the search, how it went, the decision to answer.
 
 begin;
-select plan(161);
+select plan(145);
 
 -- a vector whose first coordinates are given and whose others are 0
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
@@ -335,43 +335,9 @@ from (values
     )
 ) as u (arguments, expected, name);
 
--- decide_mode -------------------------------------------------------------------------------------
-
-select is((select d.mode from rag.decide_mode(c, t, f, e) as d), mode, name)
-from (values
-    (0.31, 0.20, false, false, 'rag', 'a confidence above the threshold is answered'),
-    (0.20, 0.20, false, false, 'rag', 'a confidence exactly at the threshold is answered'),
-    (0.20, 0.20, true, true, 'rag', 'an answer from the knowledge base goes before fallback'),
-    (0.1999999999, 0.20, false, false, 'no_answer', 'just below the threshold is no answer'),
-    (0.1, 0.35, true, true, 'fallback', 'fallback needs the request and the setting'),
-    (0.1, 0.35, true, false, 'no_answer', 'a fallback that is not enabled is no answer'),
-    (0.1, 0.35, false, true, 'no_answer', 'a fallback that nobody asked for is no answer'),
-    (0, 0, false, false, 'rag', 'a threshold of 0 answers everything'),
-    (null, 0.2, false, false, 'no_answer', 'no confidence is no answer')
-) as u (c, t, f, e, mode, name);
-select matches((select d.reason from rag.decide_mode(c, t, f, e) as d), pattern, name)
-from (values
-    (0.31, 0.2, false, false, '0\.310000 is not below .* 0\.200000$', 'the reason gives both numbers'),
-    (0.1, 0.35, false, true, '0\.100000 is below .* 0\.350000$', 'the reason says what was too low'),
-    (0.1, 0.35, true, false, 'disabled globally$', 'the reason says that fallback is disabled'),
-    (0.1, 0.35, true, true, 'fallback .* enabled$', 'the reason says why it is a fallback')
-) as u (c, t, f, e, pattern, name);
-select is(
-    (select d.mode from rag.decide_mode(0.1, 0.2) as d), 'no_answer', 'fallback is off by default'
-);
+-- similarity_score ---------------------------------------------------------------------------------
 
 select is(rag.similarity_score('NaN'), 0::double precision, 'the NaN of a zero vector is no similarity');
 select is(rag.similarity_score(null), null, 'no distance has no score');
-select results_eq(
-    $$select d.mode, d.reason from rag.decide_mode('NaN', 0.2) as d$$,
-    $$values ('no_answer', 'nothing was found')$$,
-    'NaN is no confidence'
-);
-select results_eq(
-    $$select d.mode from rag.decide_mode(null, 0.0) as d$$,
-    $$values ('no_answer')$$,
-    'nothing found is refused whatever the threshold'
-);
-
 select * from finish();
 rollback;

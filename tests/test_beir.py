@@ -191,11 +191,12 @@ def measured(rankings: dict[str, list[str]], confidences: dict[str, float] | Non
     qrels = {key: {key.replace("q", "d"): 1} for key in answerable}
     dataset = Dataset("made", {"d1": Passage("", "x")}, answerable, qrels, others)
     replies = {
-        key: Reply(each, (confidences or {}).get(key, 0.5), float(number))
+        key: Reply(each, confidence, 0.4, confidence >= 0.4, float(number))
         for number, (key, each) in enumerate(rankings.items(), start=1)
+        for confidence in [(confidences or {}).get(key, 0.5)]
     }
     scores = score({key: rankings[key] for key in answerable}, qrels)
-    return Measured(dataset, "fake", "m", "vector", 1, 0.4, replies, scores)
+    return Measured(dataset, "fake", "m", "vector", 1, replies, scores)
 
 
 def test_refusal_counts_by_the_threshold_that_itself_answers() -> None:
@@ -584,7 +585,7 @@ def test_refusal_comes_with_off_topic_or_held_out(folder: Path, off_topic: Path,
         (["--held-out"], 3, 4),
         (["--held-out", "--off-topic", str(off_topic), "--sample", "2"], 2, 4),
     ):
-        done = rag("eval", "--beir", str(folder), *options, "--json", RAG_MIN_SIMILARITY="0.3")
+        done = rag("eval", "--beir", str(folder), *options, "--json", RAG_MIN_CONFIDENCE="0.3")
         assert done.returncode == 0, done.stderr
         body = json.loads(done.stdout)
         assert list(body) == [KEYS[0], "refusal", *KEYS[1:]]

@@ -786,9 +786,7 @@ def test_marker_in_question_file_name_and_context_is_text(url: str, vault: Path,
     service = Service(settings, Database(url))
     (result,) = service.search(" ".join(MARKERS)).results
     assert result.source == "<|endoftext|>.md"
-    hits = service.database.retrieve(
-        "markers", service.embedder.embed_query("markers"), service.index, 5, "vector"
-    )
+    hits, _ = service.find("markers")
     context = pack_context(hits, 6000)
     assert all(marker in context.text for marker in MARKERS)
     assert context.token_count == count_tokens(context.text)

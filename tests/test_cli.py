@@ -103,7 +103,9 @@ def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
     done = indexed("ask", "When is the pump greased?")
     assert done.returncode == 0
     assert re.search(
-        r"mode: rag   confidence: 0\.\d{4}   threshold: 0\.20   retrieval: lexical   scan: exact", done.stdout
+        r"mode: rag   confidence: [01]\.\d{4}   threshold: 0\.50   retrieval: lexical   scan: exact\n"
+        r"why: confidence [01]\.\d{6} is not below the threshold 0\.500000\n\n",
+        done.stdout,
     )
     assert "- The pump is greased on Monday. [1]" in done.stdout
     assert re.search(r"^\[1\] 0\.\d{4}  pump\.md$", done.stdout, re.MULTILINE)
@@ -112,16 +114,16 @@ def test_ask_prints_mode_answer_citations_and_confidence(indexed: Rag) -> None:
 def test_ask_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("ask", "When is the pump greased?", "--json").stdout)
     assert list(body) == [
-        "mode", "confidence", "threshold", "retrieval", "scan", "answer", "citations", "grounded",
-        "reason", "complete", "removed_citations",
+        "mode", "confidence", "threshold", "retrieval", "scan", "decision", "answer", "citations", "grounded",
+        "reason", "complete", "removed_citations", "unverified_citations", "failed_quotes",
     ]  # fmt: skip
-    assert list(body["citations"][0]) == ["source", "heading", "score", "cited"]
+    assert list(body["citations"][0]) == ["source", "heading", "score", "cited", "quotes"]
 
 
 def test_search_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("search", "pump", "--json").stdout)
     assert list(body) == ["confidence", "threshold", "retrieval", "scan", "results"]
-    assert (body["threshold"], body["retrieval"]) == (0.2, "lexical")
+    assert (body["threshold"], body["retrieval"]) == (0.5, "lexical")
     assert body["scan"] == "exact"
     assert list(body["results"][0]) == [
         "content", "source", "relative_path", "vault", "heading_path", "heading", "score",
@@ -327,7 +329,8 @@ def test_config_shows_the_threshold_and_no_secret(rag: Rag) -> None:
     done = rag("config", LLM_API_KEY=secret, DATABASE_URL=f"postgresql://u:{secret}@h/x")
     assert secret not in done.stdout + done.stderr
     assert re.search(r"LLM_API_KEY +present", done.stdout)
-    assert re.search(r"resolved threshold +0\.2 +\(provider\)", done.stdout)
+    assert re.search(r"resolved threshold +0\.5 +\(default\)", done.stdout)
+    assert re.search(r"resolved min similarity +0\.2 +\(provider\)", done.stdout)
     body = json.loads(rag("config", "--json", LLM_API_KEY=secret).stdout)
     assert secret not in json.dumps(body)
 

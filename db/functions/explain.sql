@@ -555,8 +555,9 @@ declare
     v_terms text[];
     v_units sparsevec[];
     v_query sparsevec;
-    v_weights sparsevec;
-    v_most double precision;
+    v_weights double precision[];
+    v_parts sparsevec[];
+    v_most double precision[];
     v_lowest double precision;
     v_ids bigint[];
     v_products double precision[];
@@ -566,14 +567,17 @@ begin
     select
         array_agg(w.term),
         array_agg(rag.sparse_vector(array[w.dim], '{1}')),
-        sum(w.weight),
+        array_agg(w.weight),
         rag.sparse_vector(array_agg(w.dim), array_agg(w.idf)),
-        rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))
-    into v_terms, v_units, v_most, v_query, v_weights
+        array[rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))],
+        array[sum(w.weight)]
+    into v_terms, v_units, v_weights, v_query, v_parts, v_most
     from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/')) as w;
     if v_terms is null then
         return;
     end if;
+    select v_parts || array_agg(s.weights), v_most || array_agg(s.most) into v_parts, v_most
+    from rag.weigh_sentences(p_question, v_terms, v_weights) as s;
     select array_agg(u.chunk_id), array_agg(-(v_query <#> u.terms))
     into v_new_ids, v_new_products
     from rag.unstored_terms(p_filter) as u
@@ -641,7 +645,10 @@ begin
         k.chunk_id,
         k.rank,
         k.product * (rag.bm25_k1() + 1) / 15,
-        least(1, -(v_weights <#> k.terms) / (15 * v_most)),
+        (
+            select least(1, max(-(p.weights <#> k.terms) / (15 * p.most)))
+            from unnest(v_parts, v_most) as p (weights, most)
+        ),
         array(
             select m.term
             from unnest(v_terms, v_units) with ordinality as m (term, unit, position)

@@ -140,6 +140,41 @@ beside fifty more chunks without any of the terms: what coverage goes by, becaus
 words that a base of few chunks holds count next to nothing against those it lacks.
 Example: select * from rag.weigh_question(''如何重置数据库密码？'');';
 
+create or replace function rag.weigh_sentences(
+    p_question text, p_terms text[], p_weights double precision[]
+)
+    returns table (weights public.sparsevec, most double precision)
+    language sql
+    immutable
+    parallel safe
+begin atomic
+    select
+        rag.sparse_vector(array_agg(rag.term_dim(w.term)), array_agg(w.weight)) as weights,
+        sum(w.weight) / (1 - 0.1 * ln(count(*) over ())::double precision) as most
+    from (
+        select
+            p.sentence,
+            p.place
+        from regexp_split_to_table(p_question, '[.!?;]+(?=\s)|[。！？；\n]+')
+            with ordinality as p (sentence, place)
+        where p.sentence <> p_question and p.place <= 50
+    ) as s
+    cross join unnest(rag.question_terms(s.sentence)) as t (term)
+    inner join unnest(p_terms, p_weights) as w (term, weight) on t.term = w.term
+    group by s.place
+    having
+        sum(case when t.term ~ '^[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]' then 0.5 else 1 end)
+        >= 3;
+end;
+
+comment on function rag.weigh_sentences(text, text[], double precision[]) is
+'The sentences of a question that has several, each as a vector of the weights of its terms (those
+of rag.weigh_question for the whole) with what a chunk may have of it at most: of the first fifty those
+that say enough to be a question, three words or six pairs of CJK characters. The more there are,
+the likelier one is covered by chance: of n sentences each counts 0.1 ln n less. Example:
+select w.* from rag.weigh_sentences(''Hello there. How long is the free trial?'',
+array[''long'', ''free'', ''trial''], ''{1,2,3}'') as w;';
+
 create or replace function rag.find_lexical(
     p_question text, p_limit integer, p_filter jsonb default '{}'
 )
@@ -164,8 +199,9 @@ declare
     v_terms text[];
     v_units sparsevec[];
     v_query sparsevec;
-    v_weights sparsevec;
-    v_most double precision;
+    v_weights double precision[];
+    v_parts sparsevec[];
+    v_most double precision[];
     v_ids bigint[];
     v_products double precision[];
 begin
@@ -176,14 +212,17 @@ begin
     select
         array_agg(w.term),
         array_agg(rag.sparse_vector(array[w.dim], '{1}')),
-        sum(w.weight),
+        array_agg(w.weight),
         rag.sparse_vector(array_agg(w.dim), array_agg(w.idf)),
-        rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))
-    into v_terms, v_units, v_most, v_query, v_weights
+        array[rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))],
+        array[sum(w.weight)]
+    into v_terms, v_units, v_weights, v_query, v_parts, v_most
     from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/')) as w;
     if v_terms is null then
         return;
     end if;
+    select v_parts || array_agg(s.weights), v_most || array_agg(s.most) into v_parts, v_most
+    from rag.weigh_sentences(p_question, v_terms, v_weights) as s;
 
     select array_agg(c.chunk_id), array_agg(c.product) into v_ids, v_products
     from rag.list_term_candidates(v_query, p_filter, null, p_limit + v_more) as c;
@@ -219,7 +258,10 @@ begin
         r.chunk_id,
         r.rank,
         r.product * (rag.bm25_k1() + 1) / 15,
-        least(1, -(v_weights <#> r.terms) / (15 * v_most)),
+        (
+            select least(1, max(-(p.weights <#> r.terms) / (15 * p.most)))
+            from unnest(v_parts, v_most) as p (weights, most)
+        ),
         array(
             select m.term
             from unnest(v_terms, v_units) with ordinality as m (term, unit, position)
@@ -244,7 +286,8 @@ comment on function rag.find_lexical(text, integer, jsonb) is
 'The p_limit chunks that fit the words of a question best, best first: BM25 score (rag.weigh_terms
 times the idf of rag.weigh_question), coverage (what the chunk has of the question, 0 to 1: the same sum
 with the weight of rag.weigh_question for idf, as a share of what a chunk with all terms at their
-highest would have) and the terms of the question that the chunk has. A chunk with
+highest would have; of a question of several sentences the one counts that the chunk has most of, see
+rag.weigh_sentences) and the terms of the question that the chunk has. A chunk with
 none of them is not found. Ties are broken by source, heading_path, chunk_index, vault_path
 (collation "C"). Checks nothing: callers do.
 Example: select * from rag.find_lexical(''重置密码'', 5);';
