@@ -117,11 +117,15 @@ def judge_candidates(
     return [judged(each) for each in explained.candidates]
 
 
-def _sentence(explained: Explained, decision: Decision, context: Context, budget: int, fallback: bool) -> str:
+def _sentence(
+    explained: Explained, decision: Decision, context: Context, budget: int, fallback: bool, strict: bool
+) -> str:
     """The sentence on top of an explanation."""
     found = len(explained.hits)
     if decision.mode == "rag":
-        return f"Answered from {len(context.blocks)} of {_count(found, 'chunk')}: {_compared(decision)}."
+        later = "; given only if its quotes are true" if strict else ""
+        sources = f"{len(context.blocks)} of {_count(found, 'chunk')}"
+        return f"Answered from {sources}: {_compared(decision)}{later}."
     if decision.mode == "fallback":
         return f"Passed to the model's general knowledge: {_refusal(explained, decision, budget)}."
     disabled = "; fallback was asked for, but it is disabled globally"

@@ -169,6 +169,7 @@ class Service:
             self._top_k(top_k),
             self.settings.context_token_budget,
             fallback,
+            self.settings.require_quotes,
         )
 
     def why_not(

@@ -251,6 +251,11 @@ def test_it_needs_no_settings_of_a_model(world: tuple[str, Path]) -> None:
     assert service.why_not(PUMP, "twin-a.md").status == "used"
 
 
+def test_strict_mode_has_its_say_after_the_model(world: tuple[str, Path]) -> None:
+    found = service_on(world[0], require_quotes=True).explain(PUMP)
+    assert found.summary.endswith(" the threshold 0.50; given only if its quotes are true.")
+
+
 def test_questions_that_are_none_are_refused(by_words: Service) -> None:
     for bad in ("", "  ", "a\0b", "\ud800"):
         with pytest.raises(InvalidRequest):
