@@ -1,7 +1,7 @@
 -- Tests of db/functions/explain.sql: what kept a chunk or a note out of the sources.
 
 begin;
-select plan(127);
+select plan(119);
 
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
 as 'select (p_first || array_fill(0::real, array[1024 - cardinality(p_first)]))::public.vector';
@@ -32,11 +32,8 @@ $$;
 create function pg_temp.id(p_source text, p_index integer default 0) returns bigint language sql
 stable as 'select c.id from rag.chunks as c where c.relative_path = $1 and c.chunk_index = $2';
 
--- is_wordless lives in retrieve.sql; paths and headings -------------------------------------------
+-- Paths and headings ------------------------------------------------------------------------------
 
-select is(rag.is_wordless(q), w, format('%L is wordless: %s', q, w))
-from (values ('？？？', true), ('', true), ('猫', true), ('猫？狗', true), ('猫狗', false), ('lag', false))
-    as u (q, w);
 select is(rag.tidy_path(p), t, format('%L is %L', p, t))
 from (values
     ('./a/b.md', 'a/b.md'), ('././/a', 'a'), ('a//', 'a'), ('/', '/'), ('.a', '.a'), ('', ''),
@@ -132,25 +129,6 @@ select results_eq(
     $$ values ('filtered', 49::bigint, 0::bigint, 1::bigint), ('within', 1, 1, 1) $$,
     'what only the filter kept out has no place'
 );
-select results_eq(
-    format('select * from rag.list_duplicates(array[%s, %s, %s])', a, b, c),
-    format('values (%s::bigint, %s::bigint)', c, a), 'of two that say the same the later one in a list is the duplicate'
-)
-from (select pg_temp.id('same.md') as a, pg_temp.id('n5.md') as b) as i
-cross join lateral (select pg_temp.store(
-    'twin.md', 'lag lag lag lag lag lag replica replica note 6', null
-) as c) as t;
-select is_empty(
-    $$ with r as (
-        select r.chunk_id, r.duplicate_of
-        from rag.retrieve('replica lag', p_top_k => 20) with ordinality as r
-    )
-    select r.chunk_id, r.duplicate_of from r where r.duplicate_of is not null
-    except
-    select d.* from rag.list_duplicates(array(select r.chunk_id from r)) as d $$,
-    'duplicates are those of rag.retrieve'
-);
-
 -- rank_note: the ranks of rag.rank_chunks ---------------------------------------------------------
 
 select is_empty(

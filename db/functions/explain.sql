@@ -1,42 +1,5 @@
 -- Why a chunk or a note is among the sources of an answer, or why it is not.
 
-create or replace function rag.list_duplicates(p_chunk_ids bigint[])
-    returns table (chunk_id bigint, duplicate_of bigint)
-    language sql
-    stable
-    parallel safe
-begin atomic
-    with
-    listed as materialized (
-        select
-            i.chunk_id,
-            i.place,
-            c.content,
-            t.terms,
-            trim(regexp_replace(c.content, '[^0-9]+', ' ', 'g')) as numbers
-        from unnest(p_chunk_ids) with ordinality as i (chunk_id, place)
-        inner join rag.chunks as c on i.chunk_id = c.id
-        left join rag.chunk_terms as t on i.chunk_id = t.chunk_id
-    )
-    select distinct on (l.place)
-        l.chunk_id,
-        e.chunk_id as duplicate_of
-    from listed as l
-    inner join listed as e
-        on
-            l.place > e.place
-            and (
-                l.content = e.content
-                or (l.numbers = e.numbers and (e.terms <=> l.terms) <= 0.05)
-            )
-    order by l.place, e.place;
-end;
-
-comment on function rag.list_duplicates(bigint[]) is
-'Those of the chunks that say the same as one before them in the list, or nearly the same with the
-same numbers, with the first such one: the rule of rag.retrieve for duplicate_of.
-Example: select * from rag.list_duplicates(array[3, 1, 2]);';
-
 create or replace function rag.explain_retrieval(
     p_question text,
     p_embedding public.vector default null,
@@ -555,8 +518,7 @@ declare
     v_terms text[];
     v_units sparsevec[];
     v_query sparsevec;
-    v_weights double precision[];
-    v_parts sparsevec[];
+    v_sentences sparsevec[];
     v_most double precision[];
     v_lowest double precision;
     v_ids bigint[];
@@ -564,20 +526,12 @@ declare
     v_new_ids bigint[];
     v_new_products double precision[];
 begin
-    select
-        array_agg(w.term),
-        array_agg(rag.sparse_vector(array[w.dim], '{1}')),
-        array_agg(w.weight),
-        rag.sparse_vector(array_agg(w.dim), array_agg(w.idf)),
-        array[rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))],
-        array[sum(w.weight)]
-    into v_terms, v_units, v_weights, v_query, v_parts, v_most
-    from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/')) as w;
+    select q.terms, q.units, q.query, q.sentences, q.most
+    into v_terms, v_units, v_query, v_sentences, v_most
+    from rag.prepare_question(p_question, rtrim(p_filter ->> 'vault', '/')) as q;
     if v_terms is null then
         return;
     end if;
-    select v_parts || array_agg(s.weights), v_most || array_agg(s.most) into v_parts, v_most
-    from rag.weigh_sentences(p_question, v_terms, v_weights) as s;
     select array_agg(u.chunk_id), array_agg(-(v_query <#> u.terms))
     into v_new_ids, v_new_products
     from rag.unstored_terms(p_filter) as u
@@ -645,10 +599,7 @@ begin
         k.chunk_id,
         k.rank,
         k.product * (rag.bm25_k1() + 1) / 15,
-        (
-            select least(1, max(-(p.weights <#> k.terms) / (15 * p.most)))
-            from unnest(v_parts, v_most) as p (weights, most)
-        ),
+        rag.measure_coverage(k.terms, v_sentences, v_most),
         array(
             select m.term
             from unnest(v_terms, v_units) with ordinality as m (term, unit, position)
