@@ -26,6 +26,7 @@ from pyrag.db import Database, Index
 from pyrag.errors import InvalidRequest
 from pyrag.ingest import Progress, Silent, ingest_vault
 from pyrag.models import Retrieval
+from pyrag.schemas import ExplainResponse
 from pyrag.service import Service, check_question
 
 DEPTH = 20  # chunks retrieved for a question: as many as the product gives at most
@@ -99,6 +100,8 @@ class Reply:
     threshold: float
     answered: bool
     milliseconds: float
+    reason: str = ""  # of the decision
+    calibration: str | None = None  # shipped, calibrated; None: confidence is a similarity
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,23 @@ class Measured:
     documents: int
     replies: dict[str, Reply]  # of both kinds of questions
     scores: dict[str, dict[str, float]]  # measures of each answerable question
+    explained: dict[str, ExplainResponse] = field(
+        default_factory=dict
+    )  # of the worst questions, if asked for
+
+    def worst(self, most: int) -> list[str]:
+        """So many questions that went wrong, the worst first.
+
+        Counted are 1 - nDCG@10 and 1 more for a refusal of an answerable question, and for the answer to an
+        unanswerable one 0.5 and its confidence.
+        """
+        badness = {
+            key: 1 - score[PAIRED] + (not self.replies[key].answered) for key, score in self.scores.items()
+        }
+        for key in self.dataset.unanswerable:
+            badness[key] = 0.5 + self.replies[key].confidence if self.replies[key].answered else 0.0
+        wrong = [key for key, value in badness.items() if value > 0]
+        return sorted(wrong, key=lambda key: (-badness[key], key))[:most]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -238,7 +258,7 @@ def load_dataset(
         del passages[key]
     if empty:
         note(f"{corpus}: {len(empty)} entries without text are left out, the first: {empty[0]}")
-    questions = _questions(asked, note)
+    questions = read_questions(asked, note)
     judged = _read_qrels(folder, questions, passages, note)
     gone = _held_out(folder / "heldout.txt", passages, note) if held_out else set()
     qrels: dict[str, dict[str, int]] = {}
@@ -257,10 +277,7 @@ def load_dataset(
             hint="It lists ids of corpus.jsonl, one a line.",
         )
     if off_topic is not None:
-        strangers = _questions(off_topic, note)
-        known = {questions[key] for key in qrels}
-        if twice := next((key for key, text in strangers.items() if text in known), None):
-            raise InvalidRequest(f"{off_topic}: question {twice} is one of {asked} too, which has an answer")
+        strangers = read_off_topic(off_topic, note, asked, {questions[key] for key in qrels})
         # the ids of another set may be the same: a prefix keeps them apart
         unanswerable |= {f"off-topic {key}": text for key, text in strangers.items()}
     return Dataset(
@@ -270,6 +287,14 @@ def load_dataset(
         qrels,
         unanswerable,
     )
+
+
+def read_off_topic(path: Path, note: Note, asked: Path, answerable: set[str]) -> dict[str, str]:
+    """Questions of a jsonl file by id. Raises `InvalidRequest` for one that `asked` says has an answer."""
+    strangers = read_questions(path, note)
+    if twice := next((key for key, text in strangers.items() if text in answerable), None):
+        raise InvalidRequest(f"{path}: question {twice} is one of {asked} too, which has an answer")
+    return strangers
 
 
 def _lines(path: Path, model: type[M]) -> Iterator[tuple[int, M]]:
@@ -317,7 +342,7 @@ def _bad(path: Path, line: int, why: str) -> InvalidRequest:
     return InvalidRequest(f"{path}, line {line}: {why}")
 
 
-def _questions(path: Path, note: Note) -> dict[str, str]:
+def read_questions(path: Path, note: Note) -> dict[str, str]:
     """The questions that can be asked, by id; blank ones are counted in a note."""
     found: dict[str, str] = {}
     blank: list[str] = []
@@ -424,13 +449,33 @@ class Corpus:
             self._stored[service.index] = len(self._ids) - len(report.failed)
         return self._stored[service.index]
 
+    def id_of(self, source: str) -> str:
+        """The id of the passage of a note."""
+        return self._ids[source]
+
     def ask(self, service: Service, question: str) -> Reply:
         """One search, timed. A document of several chunks ranks by its best one."""
         begun = time.perf_counter()
         hits, decision = service.find(question, top_k=DEPTH)
         milliseconds = (time.perf_counter() - begun) * 1000
         ranking = list(dict.fromkeys(self._ids[each.source] for each in hits))
-        return Reply(ranking, decision.confidence, decision.threshold, decision.mode == "rag", milliseconds)
+        return Reply(
+            ranking,
+            decision.confidence,
+            decision.threshold,
+            decision.mode == "rag",
+            milliseconds,
+            decision.reason,
+            decision.calibration,
+        )
+
+    def explain(self, service: Service, question: str) -> ExplainResponse:
+        """`Service.explain` with the ids of passages as sources."""
+        explained = service.explain(question, top_k=DEPTH)
+        candidates = [
+            each.model_copy(update={"source": self._ids[each.source]}) for each in explained.candidates
+        ]
+        return explained.model_copy(update={"candidates": candidates})
 
 
 @contextmanager
@@ -478,12 +523,21 @@ def evaluate_settings(
     note: Note,
     storing: Storing = lambda: nullcontext(Silent()),
     asking: Asking = lambda questions: nullcontext(lambda: None),
+    explain: int = 0,
 ) -> list[Measured]:
-    """The results of one or more settings on the same stored corpus; the last two arguments show progress."""
+    """The results of one or more settings on the same stored corpus, with so many of the worst explained.
+
+    `storing` and `asking` show progress.
+    """
+    results = []
     with stored_corpus(dataset, server) as (corpus, database):
-        return [
-            measure(dataset, corpus, Service(chosen, database), note, storing, asking) for chosen in settings
-        ]
+        for chosen in settings:
+            service = Service(chosen, database)
+            result = measure(dataset, corpus, service, note, storing, asking)
+            questions = dataset.answerable | dataset.unanswerable
+            explained = {key: corpus.explain(service, questions[key]) for key in result.worst(explain)}
+            results.append(replace(result, explained=explained))
+    return results
 
 
 # Figures -------------------------------------------------------------------------------------------

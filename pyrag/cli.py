@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from pyrag import __version__
+from pyrag.cli_calibrate import calibrate
 from pyrag.cli_common import (
     EXIT_INTERRUPTED,
     AfterOption,
@@ -93,6 +94,11 @@ app.command(
     "Or: rag why-not 'replication lag' 'postgres incident runbook#Disk almost full'",
 )(why_not)
 app.command("eval", epilog="Example: rag eval --answers\n\nOr: rag eval --beir FOLDER --sample 200")(evaluate)
+app.command(
+    "calibrate",
+    epilog="Example: rag calibrate my-questions.yaml --held-out --plot calibration.png\n\n"
+    "Then: rag calibrate my-questions.yaml --held-out --set",
+)(calibrate)
 
 
 @app.callback(invoke_without_command=True)

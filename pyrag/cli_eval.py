@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyrag.config import Settings
     from pyrag.evaluation import Outcome
     from pyrag.schemas import AskResponse
+    from pyrag.service import Service
 
 
 def evaluate(
@@ -61,6 +62,12 @@ def evaluate(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of --beir: a plot as .png, .svg or .pdf.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write DIR/report.html: tables, plots, misses and why, in one page."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask all questions with known answers; exit 1 if one comes out wrong.
@@ -73,7 +80,7 @@ def evaluate(
     if beir is not None:
         if questions is not None or answers:
             raise InvalidRequest("--questions and --answers do not go with --beir")
-        _evaluate_beir(ctx, beir, sample, off_topic, held_out, compare, plot, as_json)
+        _evaluate_beir(ctx, beir, sample, off_topic, held_out, compare, plot, report, as_json)
         return
     given = {
         "--sample": sample, "--off-topic": off_topic, "--held-out": held_out or None, "--compare": compare,
@@ -82,19 +89,25 @@ def evaluate(
     for option, value in given.items():
         if value is not None:
             raise InvalidRequest(f"{option} needs --beir", hint="Example: rag eval --beir FOLDER")
-    _evaluate_questions(ctx, questions, answers, as_json)
+    _evaluate_questions(ctx, questions, answers, report, as_json)
 
 
 # Questions with known answers ----------------------------------------------------------------------
 
 
-def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: bool, as_json: bool) -> None:
+def _evaluate_questions(
+    ctx: typer.Context, questions: Path | None, answers: bool, report: Path | None, as_json: bool
+) -> None:
+    from pyrag.eval_report import check_report, report_questions
     from pyrag.evaluation import evaluate as run_evaluation
     from pyrag.evaluation import load_questions
     from pyrag.paths import data_path
 
+    path = questions or data_path("eval") / "questions.yaml"
+    loaded = load_questions(path)
+    if report is not None:
+        check_report(report)
     service = service_of(ctx)
-    loaded = load_questions(questions or data_path("eval") / "questions.yaml")
 
     def show(outcome: Outcome) -> None:
         if as_json:
@@ -108,6 +121,10 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
 
     outcomes = run_evaluation(service, loaded, show)
     misses = [outcome for outcome in outcomes if not outcome.right]
+    if report is not None:
+        explained = {each.question.id: service.explain(each.question.question) for each in misses}
+        written = report_questions(report, path.name, _facts_of(service), outcomes, explained)
+        note(f"report: {written}")
     if as_json:
         print_json(
             {
@@ -134,6 +151,27 @@ def _evaluate_questions(ctx: typer.Context, questions: Path | None, answers: boo
         )
     if misses:
         raise typer.Exit(1)
+
+
+def _facts_of(service: Service) -> list[tuple[str, str]]:
+    """Settings and index, as a report names them."""
+    settings, index, status = service.settings, service.index, service.status()
+    rows = service.database.list_calibrations(index)
+    row = next((each for each in rows if each["in_force"] and each["retrieval"] == settings.retrieval), None)
+    by_similarity = settings.retrieval == "vector" or row is None
+    usual = settings.usual_similarity if settings.min_similarity is None else settings.min_similarity
+    return [
+        ("embeddings", f"{index.provider} {index.model}"),
+        ("retrieval", settings.retrieval),
+        ("chunks retrieved (RAG_TOP_K)", str(settings.top_k)),
+        ("threshold", f"{usual if by_similarity else settings.min_confidence:.2f}"),
+        (
+            "calibration",
+            f"{row['origin']}, fitted on {row['fitted_on']}" if row else "none: confidence is the similarity",
+        ),
+        ("model", f"{settings.llm_provider} {settings.llm_model}"),
+        ("index", f"{status.documents} documents, {status.chunks} chunks"),
+    ]
 
 
 def _threshold(outcomes: list[Outcome]) -> float:
@@ -168,11 +206,13 @@ def _evaluate_beir(
     held_out: bool,
     compare: tuple[str, str] | None,
     plot: Path | None,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     from pyrag.beir import compare as compare_results
     from pyrag.beir import evaluate_settings, load_dataset
     from pyrag.eval_plot import check_plot, write_plot
+    from pyrag.eval_report import MISSES, check_report, report_retrieval
     from pyrag.progress import progress_bar, question_bar
     from pyrag.service import open_database
 
@@ -180,15 +220,21 @@ def _evaluate_beir(
     chosen = [_settings_of(ctx, text) for text in compare] if compare else [settings]
     if plot is not None:
         check_plot(plot)
+    if report is not None:
+        check_report(report)
     dataset = load_dataset(folder, note, off_topic=off_topic, held_out=held_out).sampled(sample)
     asked = (len(dataset.answerable) + len(dataset.unanswerable)) * len(chosen)
     server = open_database(settings, note)
     note(f"{dataset.name}: storing {len(dataset.passages)} documents, then {asked} searches")
-    results = evaluate_settings(dataset, chosen, server, note, progress_bar, question_bar)
+    explain = MISSES if report is not None else 0
+    results = evaluate_settings(dataset, chosen, server, note, progress_bar, question_bar, explain)
     comparison = compare_results(*results) if compare else None
+    names = compare or (f"{results[0].provider} {results[0].model}",)
+    named = list(zip(names, results, strict=True))
     if plot is not None:
-        names = compare or (f"{results[0].provider} {results[0].model}",)
-        write_plot(plot, list(zip(names, results, strict=True)))
+        write_plot(plot, named)
+    if report is not None:
+        note(f"report: {report_retrieval(report, [('folder', str(folder.resolve()))], named, comparison)}")
     if as_json:
         body = results[0].summary()
         if compare and comparison:

@@ -71,6 +71,14 @@ _POOL_TIMEOUT_SECONDS = 2  # longest wait for a connection of the pool
 THROWAWAY_PREFIX = "pyrag_eval_"  # of the names of databases that `Database.throwaway` makes
 _RECONNECT_SECONDS = 1  # a failed attempt is not repeated for longer: the next request tries again
 
+# What a search reads, in an order that foreign keys allow, and the columns that are not computed from others.
+_INDEX_TABLES = (
+    "documents", "chunks", "embeddings", "chunk_terms", "uncounted_terms", "term_counts", "calibrations"
+)  # fmt: skip
+_STORED_COLUMNS = (
+    "select a.attname from pg_attribute as a where a.attrelid = %s::regclass and a.attnum > 0"
+    " and not a.attisdropped and a.attgenerated = '' order by a.attnum"
+)
 
 _DECIDED = """
     select
@@ -301,6 +309,54 @@ class Database:
                 [[number for number, _ in quotes], [quote for _, quote in quotes], list(sources)],
             ).fetchall()
 
+    def find_unknown_sources(self, sources: Sequence[str], index: Index) -> list[str]:
+        """`rag.find_unknown_sources`: those of these paths that the index does not hold."""
+        rows = self._rows(
+            "select * from rag.find_unknown_sources(%s, %s, %s, %s)",
+            [list(sources), index.provider, index.model, index.dim],
+        )
+        return [row["source"] for row in rows]
+
+    def list_calibrations(self, index: Index) -> list[dict[str, Any]]:
+        """`rag.list_calibrations`: all, by column names; `in_force` marks those that count for the index."""
+        return self._rows("select * from rag.list_calibrations(%s, %s)", [index.provider, index.model])
+
+    def set_calibration(
+        self,
+        index: Index,
+        retrieval: Retrieval,
+        weights: Sequence[float],
+        fitted_on: str,
+        answerable: int,
+        unanswerable: int,
+        auroc: float,
+        wrong_answers: float,
+        wrong_refusals: float,
+    ) -> None:
+        """`rag.set_calibration`: puts a calibration of one's own in force."""
+        self._rows(
+            "select rag.set_calibration(%s, %s, %s, %s::float8[], %s, %s, %s, %s, %s, %s)::text as done",
+            [
+                index.provider,
+                index.model,
+                retrieval,
+                list(weights),
+                fitted_on,
+                answerable,
+                unanswerable,
+                auroc,
+                wrong_answers,
+                wrong_refusals,
+            ],
+        )
+
+    def drop_calibration(self, index: Index, retrieval: Retrieval) -> bool:
+        """`rag.drop_calibration`: takes one's own out of force; whether there was one."""
+        rows = self._rows(
+            "select rag.drop_calibration(%s, %s, %s) as dropped", [index.provider, index.model, retrieval]
+        )
+        return bool(rows[0]["dropped"])
+
     def close_dead_runs(self) -> int:
         """`rag.close_dead_runs`: runs whose process is gone are marked as interrupted; how many."""
         return int(self._rows("select rag.close_dead_runs() as closed", [])[0]["closed"])
@@ -477,6 +533,46 @@ class Database:
             database.close()
             self._drop(name)
 
+    def copy_index(self, target: Database, index: Index) -> None:
+        """Copies what is stored, with the vectors of this index alone, to an empty schema `rag`."""
+        only = {
+            "embeddings": sql.SQL(
+                " where (embedding_provider, embedding_model, embedding_dim) = ({})"
+            ).format(sql.SQL(", ").join(map(sql.Literal, (index.provider, index.model, index.dim)))),
+            "calibrations": sql.SQL(" where origin = 'calibrated'"),
+        }
+        with (
+            self._connection(check=True) as source,
+            target._connection(check=True) as other,
+            source.transaction(),
+            other.transaction(),
+        ):
+            source.execute("set transaction isolation level repeatable read, read only")  # one state of all
+            for table in _INDEX_TABLES:
+                names = source.execute(_STORED_COLUMNS, [f"rag.{table}"]).fetchall()
+                columns = sql.SQL(", ").join(sql.Identifier(name) for (name,) in names)
+                place = sql.Identifier("rag", table)
+                query = sql.SQL("select {} from {}{}").format(columns, place, only.get(table, sql.SQL("")))
+                with (
+                    source.cursor().copy(sql.SQL("copy ({}) to stdout").format(query)) as reading,
+                    other.cursor().copy(sql.SQL("copy {} ({}) from stdin").format(place, columns)) as writing,
+                ):
+                    for data in reading:
+                        writing.write(data)
+                other.execute(sql.SQL("analyze {}").format(place))
+
+    @contextmanager
+    def without(self, sources: Sequence[str]) -> Iterator[Database]:
+        """This database as if notes of these paths had never been stored, for the length of the block.
+
+        All that is asked of it runs in one transaction, which is rolled back.
+        """
+        with self._connection() as connection, connection.transaction(force_rollback=True):
+            connection.execute(
+                "delete from rag.documents as d where d.relative_path = any(%s)", [list(sources)]
+            )
+            yield _Within(self.url, connection)
+
     def _drop(self, name: str) -> None:
         statement = sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
         try:
@@ -545,6 +641,19 @@ class Database:
             yield connection
         finally:
             pool.putconn(connection)
+
+
+class _Within(Database):
+    """The database as one connection sees it in its transaction."""
+
+    def __init__(self, url: str, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(url)
+        self._open = connection
+
+    @contextmanager
+    def _connection(self, check: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        with translated_errors():
+            yield self._open
 
 
 class IngestSession:

@@ -1,7 +1,7 @@
 -- Tests of db/functions/status.sql: what the index holds.
 
 begin;
-select plan(6);
+select plan(9);
 
 select results_eq(
     $$ select * from rag.index_status('fake', 'fake-lexical-v1', 1024) $$,
@@ -49,6 +49,22 @@ select results_eq(
     $$ select * from rag.index_status('fake', 'fake-lexical-v1', 768) $$,
     $$ values (3::bigint, 4::bigint, 0::bigint, false) $$,
     'another dimension has nothing'
+);
+
+select results_eq(
+    $$ select * from rag.find_unknown_sources(array['b.md', 'a.md', 'c.md', 'c.md'],
+        'fake', 'fake-lexical-v1', 1024) $$,
+    $$ values ('b.md'), ('c.md') $$,
+    'a source is unknown without a note or without chunks, and named once'
+);
+select results_eq(
+    $$ select * from rag.find_unknown_sources(array['a.md'], 'other', 'fake-lexical-v1', 1024) $$,
+    $$ values ('a.md') $$,
+    'and where the configuration has no vectors of it'
+);
+select is_empty(
+    $$ select * from rag.find_unknown_sources('{}', 'fake', 'fake-lexical-v1', 1024) $$,
+    'nothing is unknown of nothing'
 );
 
 select * from finish();

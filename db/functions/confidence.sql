@@ -302,3 +302,64 @@ $$;
 comment on function rag.drop_calibration(text, text, text) is
 'Takes a calibration of one''s own out of force, so that the shipped one counts again; false: there
 was none.';
+
+create or replace function rag.list_calibrations(p_provider text, p_model text)
+    returns table (
+        embedding_provider text,
+        embedding_model text,
+        retrieval text,
+        origin text,
+        in_force boolean,
+        intercept double precision,
+        similarity_weight double precision,
+        coverage_weight double precision,
+        cjk_weight double precision,
+        fitted_on text,
+        answerable integer,
+        unanswerable integer,
+        auroc double precision,
+        wrong_answers double precision,
+        wrong_refusals double precision,
+        fitted_at timestamptz
+    )
+    language sql
+    stable
+    parallel safe
+begin atomic
+    select
+        c.embedding_provider,
+        c.embedding_model,
+        c.retrieval,
+        c.origin,
+        ((c.embedding_provider, c.embedding_model, c.origin) = (
+            select
+                f.embedding_provider,
+                f.embedding_model,
+                f.origin
+            from rag.calibrations as f
+            where
+                f.retrieval = c.retrieval
+                and f.embedding_provider in (p_provider, '*')
+                and f.embedding_model in (p_model, '*')
+            order by f.origin asc, f.embedding_provider desc, f.embedding_model desc
+            limit 1
+        )) is true as in_force,
+        c.intercept,
+        c.similarity_weight,
+        c.coverage_weight,
+        c.cjk_weight,
+        c.fitted_on,
+        c.answerable,
+        c.unanswerable,
+        c.auroc,
+        c.wrong_answers,
+        c.wrong_refusals,
+        c.fitted_at
+    from rag.calibrations as c
+    order by c.retrieval desc, c.origin asc, c.embedding_provider desc, c.embedding_model desc;
+end;
+
+comment on function rag.list_calibrations(text, text) is
+'All calibrations with what they were fitted on and how well they did there; in_force marks those
+that count for a provider and model, one for each way of retrieval (rag.find_calibration).
+Example: select * from rag.list_calibrations(''fake'', ''fake-lexical-v1'');';
