@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 
 # --- marks
 
@@ -51,13 +52,14 @@ class CitationFilter:
     outside of lists. Nor are Markdown links, wikilinks, and indexes like `arr[9]` of no source. What is held
     back is at most an unfinished mark or the rest of a line with an open code span; concatenated, all outputs
     are the answer, however it was cut. `cited` has the numbers that stand in it, `removed` counts those that
-    were taken out.
+    were taken out. `allowed`: only these sources may be cited.
     """
 
-    def __init__(self, sources: int) -> None:
+    def __init__(self, sources: int, allowed: Collection[int] | None = None) -> None:
         self.cited: set[int] = set()
         self.removed = 0
         self._sources = sources
+        self._allowed = range(1, sources + 1) if allowed is None else allowed
         self._held = ""
         self._last = "\n"  # the character before what is held
         self._at_line_start = True
@@ -204,8 +206,10 @@ class CitationFilter:
         before = text[start - 1] if start > at else self._last
         if (before == "[" and text[end : end + 1] == "]") or _TARGET.match(text, end):
             return self._pass(text, at, end, shown)
-        real, unreal = self._numbers(mark["numbers"])
-        if not real and _ends_name(before) and _PLAIN.fullmatch(text, start + 1, end - 1):
+        given, unreal = self._numbers(mark["numbers"])
+        real = [number for number in given if number in self._allowed]
+        unreal += len(given) - len(real)
+        if not given and _ends_name(before) and _PLAIN.fullmatch(text, start + 1, end - 1):
             self._pass(text, at, end, shown)
             self._last = "_"  # so that the next index of `m[9][8]` is one, too
             return end

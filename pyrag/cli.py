@@ -86,7 +86,7 @@ app.add_typer(db_app, name="db")
 app.add_typer(embeddings_app, name="embeddings")
 app.command(
     "explain",
-    epilog="Example: rag explain 'replication lag'\n\nOr: rag explain 'replication lag' --path runbooks --json",
+    epilog="Example: rag explain 'replication lag'\n\nOr: rag explain 'replication lag' -k 3 --path runbooks",
 )(explain)
 app.command(
     "why-not",

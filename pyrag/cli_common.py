@@ -142,14 +142,23 @@ def print_citations(response: AskResponse) -> None:
     """The citations of an answer, after what is to be said about it on stderr."""
     if response.mode == "rag" and response.reason:
         note(f"warning: {'not grounded' if not response.grounded else 'not complete'}: {response.reason}")
-    if response.removed_citations:
-        note(f"warning: removed citations of sources that do not exist: {response.removed_citations}")
+    if response.mode == "no_answer" and response.failed_quotes is not None:
+        note(f"no answer: {response.reason}")  # the first line may have said rag
+    unverified = response.unverified_citations or 0
+    if response.removed_citations > unverified:
+        unreal = response.removed_citations - unverified
+        note(f"warning: removed citations of sources that do not exist: {unreal}")
+    if unverified and response.mode == "rag":
+        note(f"warning: removed citations that no quote supports: {unverified}")
     if response.citations:
         print("\ncitations:")
     for number, citation in enumerate(response.citations, start=1):
         print(f"[{number}] {citation.score:.4f}  {shown(citation.source)}")
         if citation.heading:
             print(f"    {shown(citation.heading)}")
+        for quote in citation.quotes or []:
+            text = " ".join(quote.quote.split())
+            print(f"    {quote.verdict.replace('_', ' ')}: “{shown(text)}”")
     unused = [number for number, each in enumerate(response.citations, start=1) if not each.cited]
     if unused and response.mode == "rag":
         print(f"\nnot cited in the answer: {', '.join(f'[{number}]' for number in unused)}")

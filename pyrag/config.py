@@ -178,6 +178,10 @@ class Settings(BaseModel):
         False, alias="RAG_FALLBACK_ENABLED",
         description="whether a request may ask for an answer from general knowledge",
     )  # fmt: skip
+    require_quotes: bool = Field(
+        False, alias="RAG_REQUIRE_QUOTES",
+        description="whether an answer needs quotes that stand in the sources it cites",
+    )  # fmt: skip
     log_format: Literal["text", "json"] = Field(
         "text", alias="RAG_LOG_FORMAT", description="log lines of `rag serve`: text, or JSON for machines"
     )

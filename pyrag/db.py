@@ -50,6 +50,7 @@ from pyrag.models import (
     OpenItem,
     PlanItem,
     Policy,
+    QuoteVerdict,
     RankedChunk,
     Retrieval,
     Term,
@@ -296,6 +297,17 @@ class Database:
         with self._connection() as connection, connection.cursor(row_factory=class_row(Neighbours)) as cursor:
             rows = cursor.execute("select * from rag.list_neighbours(%s)", [list(chunk_ids)]).fetchall()
         return {row.chunk_id: row for row in rows}
+
+    def verify_quotes(self, quotes: Sequence[tuple[int, str]], sources: Sequence[str]) -> list[QuoteVerdict]:
+        """`rag.verify_quotes`: whether each (number, quote) stands in the source of that number, from 1."""
+        with (
+            self._connection() as connection,
+            connection.cursor(row_factory=class_row(QuoteVerdict)) as cursor,
+        ):
+            return cursor.execute(
+                "select * from rag.verify_quotes(%s::integer[], %s::text[], %s::text[])",
+                [[number for number, _ in quotes], [quote for _, quote in quotes], list(sources)],
+            ).fetchall()
 
     def find_unknown_sources(self, sources: Sequence[str], index: Index) -> list[str]:
         """`rag.find_unknown_sources`: those of these paths that the index does not hold."""

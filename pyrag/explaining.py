@@ -43,10 +43,14 @@ def explain_response(
     top_k: int,
     budget: int,
     fallback: bool,
+    strict: bool = False,
 ) -> ExplainResponse:
-    """The reply to `explain`. `decision` and `context` are those of `ask`, `how` what each reply says."""
+    """The reply to `explain`. `decision` and `context` are those of `ask`, `how` what each reply says.
+
+    `strict`: quotes are checked when a model has answered (RAG_REQUIRE_QUOTES).
+    """
     return ExplainResponse(
-        summary=_sentence(explained, decision, context, budget, fallback),
+        summary=_sentence(explained, decision, context, budget, fallback, strict),
         **how,
         decision=DecisionRecord(**asdict(decision)),
         terms=[ExplainedTerm(term=each.term, chunks=each.chunks, weight=each.weight)
@@ -113,11 +117,15 @@ def judge_candidates(
     return [judged(each) for each in explained.candidates]
 
 
-def _sentence(explained: Explained, decision: Decision, context: Context, budget: int, fallback: bool) -> str:
+def _sentence(
+    explained: Explained, decision: Decision, context: Context, budget: int, fallback: bool, strict: bool
+) -> str:
     """The sentence on top of an explanation."""
     found = len(explained.hits)
     if decision.mode == "rag":
-        return f"Answered from {len(context.blocks)} of {_count(found, 'chunk')}: {_compared(decision)}."
+        later = "; given only if its quotes are true" if strict else ""
+        sources = f"{len(context.blocks)} of {_count(found, 'chunk')}"
+        return f"Answered from {sources}: {_compared(decision)}{later}."
     if decision.mode == "fallback":
         return f"Passed to the model's general knowledge: {_refusal(explained, decision, budget)}."
     disabled = "; fallback was asked for, but it is disabled globally"
@@ -157,7 +165,7 @@ def _compared(decision: Decision) -> str:
 
 def _apart(first: float, second: float) -> tuple[str, str]:
     """Two numbers with two digits, or as many as tell them apart."""
-    digits = next((n for n in range(2, 6) if f"{first:.{n}f}" != f"{second:.{n}f}" or first == second), 6)
+    digits = next((n for n in range(2, 17) if f"{first:.{n}f}" != f"{second:.{n}f}" or first == second), 17)
     return f"{first:.{digits}f}", f"{second:.{digits}f}"
 
 
@@ -407,7 +415,7 @@ def _untraced(path: NotePath) -> WhyNotResponse:
     parts = path.path.split("/")
     if any(part.startswith(".") and part.strip(".") for part in parts):
         hints.insert(0, "Files and folders whose names begin with a dot are not read.")
-    elif "." in parts[-1] and not parts[-1].lower().endswith(".md"):
+    elif "." in parts[-1] and ".md" not in parts[-1].lower():
         hints.insert(0, "Only files whose names end in .md are read.")
     hints.append("If it is in a vault, run: rag ingest PATH_OF_THE_VAULT")
     return _unsearched("never_seen", f"No run of rag ingest has seen {path.path}.", path, hints)

@@ -13,6 +13,7 @@ from pyrag.models import Context, Finish, Prompt
 
 _MOST_QUOTES = 4
 _MOST_OF_A_GROUP = 12  # list items, table rows or code lines that one quote brings along
+_LONG = 10  # letters and digits of a verbatim quote at least, CJK ones counted twice
 _ENOUGH = 0.5  # a quote must fit at least this share of what the best one does
 _SENTENCE_END = re.compile(r"(?<=[。！？；])|(?<=[.!?])\s+")
 _MARKER = re.compile(r"^\s*(?:>\s*)*(?:[-*+]\s+(?:\[[ xX]\]\s+)?|\d+[.)]\s+)?")
@@ -39,6 +40,7 @@ class _Quote:
     number: int
     group: int
     text: str
+    raw: str  # as it stands in the source
     features: frozenset[str]
     heading_features: frozenset[str]
     weight: float
@@ -52,7 +54,7 @@ class FakeLlm:
         if prompt.context is None:
             answer = _general_answer(prompt.question)
         else:
-            answer = _quoting_answer(prompt.question, prompt.context)
+            answer = _quoting_answer(prompt.question, prompt.context, prompt.quotes)
         if stream:
             yield from re.findall(r"\s*\S+|\s+", answer)
         elif answer:
@@ -66,8 +68,11 @@ def _general_answer(question: str) -> str:
     return "The built-in fake model has no general knowledge; set LLM_PROVIDER=openai-compatible."
 
 
-def _quoting_answer(question: str, context: Context) -> str:
-    """The sentences that share most with the question, rare words counting more, in reading order."""
+def _quoting_answer(question: str, context: Context, verbatim: bool = False) -> str:
+    """The sentences that share most with the question, rare words counting more, in reading order.
+
+    `verbatim` adds the part of quotes that the strict mode checks.
+    """
     wanted = frozenset(lexical_features(question))
     quotes = list(_quotes(context)) or list(_titles(context))
     if not quotes:
@@ -91,9 +96,30 @@ def _quoting_answer(question: str, context: Context) -> str:
     for index in sorted(chosen):
         chosen.update(_continued(quotes, index))
     lead = "根据知识库：" if is_cjk(question) else "From the knowledge base:"
-    return "\n".join(
-        [lead, "", *(f"- {quotes[index].text} [{quotes[index].number}]" for index in sorted(chosen))]
-    )
+    used = [quotes[index] for index in sorted(chosen)]
+    lines = [lead, "", *(f"- {quote.text} [{quote.number}]" for quote in used)]
+    return "\n".join([*lines, "", "QUOTES", *_verbatim(used, context)] if verbatim else lines)
+
+
+def _verbatim(used: list[_Quote], context: Context) -> Iterator[str]:
+    """A line for each quote that is long enough; for a source without one, its first lines that are."""
+    for block in context.blocks:
+        own = [quote.raw for quote in used if quote.number == block.number]
+        long = [raw for raw in dict.fromkeys(own) if sum(map(_weight, raw)) >= _LONG]
+        if own and not long:
+            lines = block.content.removesuffix("[truncated]").split("\n")
+            start = next((at for at, line in enumerate(lines) if own[0] in line), 0)
+            taken = ""
+            for line in [*lines[start:], *reversed(lines[:start])]:
+                if sum(map(_weight, taken)) >= _LONG:
+                    break
+                taken = f"{taken} {line}" if line in lines[start:] else f"{line} {taken}"
+            long = [taken.strip()]
+        yield from (f'[{block.number}] "{raw}"' for raw in long)
+
+
+def _weight(char: str) -> int:
+    return (1 if char.isascii() else 2) if char.isalnum() else 0
 
 
 def _lone(feature: str) -> bool:
@@ -105,18 +131,19 @@ def _quotes(context: Context) -> Iterator[_Quote]:
         content = block.content.removesuffix("[truncated]").rstrip()
         headings = frozenset(lexical_features(" ".join(block.hit.heading_path)))
         seen: set[str] = set()
-        for group, text in _sentences(content):
+        for group, text, raw in _sentences(content):
             if text not in seen:
                 seen.add(text)
                 features = frozenset(lexical_features(text))
-                yield _Quote(block.number, group, text, features, headings, block.hit.score)
+                yield _Quote(block.number, group, text, raw, features, headings, block.hit.score)
 
 
 def _titles(context: Context) -> Iterator[_Quote]:
     """For blocks that hold nothing to quote, such as a lone heading: what they are called."""
     for block in context.blocks:
         title = block.hit.heading or block.hit.source
-        yield _Quote(block.number, 0, title, frozenset(lexical_features(title)), frozenset(), block.hit.score)
+        features = frozenset(lexical_features(title))
+        yield _Quote(block.number, 0, title, "", features, frozenset(), block.hit.score)
 
 
 def _continued(quotes: list[_Quote], index: int) -> list[int]:
@@ -133,10 +160,11 @@ def _continued(quotes: list[_Quote], index: int) -> list[int]:
     return same[:_MOST_OF_A_GROUP]
 
 
-def _sentences(content: str) -> Iterator[tuple[int, str]]:
+def _sentences(content: str) -> Iterator[tuple[int, str, str]]:
     """Sentences, list items, table rows with their column names, code lines; without Markdown marks.
 
-    Each comes with the number of the list, table or fence that it is in, 0 for running text.
+    Each comes with the number of the list, table or fence that it is in, 0 for running text, and last as it
+    stands in the source.
     """
     lines = content.split("\n")
     group = 1
@@ -149,7 +177,7 @@ def _sentences(content: str) -> Iterator[tuple[int, str]]:
             continue
         if in_fence:
             if line.strip():
-                yield group, f"`{line.strip()}`"
+                yield group, f"`{line.strip()}`", line.strip()
             continue
         if "|" in line and position + 1 < len(lines) and _is_delimiter_row(lines[position + 1]):
             header = _cells(line)
@@ -158,19 +186,20 @@ def _sentences(content: str) -> Iterator[tuple[int, str]]:
         if header is not None and "|" in line:
             if not _is_delimiter_row(line):
                 cells = zip(header, _cells(line), strict=False)
-                yield group, "; ".join(f"{name}: {cell}" if name else cell for name, cell in cells if cell)
+                named = "; ".join(f"{name}: {cell}" if name else cell for name, cell in cells if cell)
+                yield group, named, line.strip()
             continue
         header = None
         if _HEADING.match(line):
             continue
         plain = _plain(_MARKER.sub("", _CALLOUT.sub("", line)))
         if plain and _LIST_ITEM.match(line):
-            yield group, plain
+            yield group, plain, line.strip()
             continue
         group += bool(plain)  # a paragraph ends a list
         for part in _SENTENCE_END.split(plain):
             if part and part.strip(" -=*_"):
-                yield 0, part.strip()
+                yield 0, part.strip(), part.strip()
 
 
 def _is_delimiter_row(line: str) -> bool:

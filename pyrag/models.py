@@ -19,7 +19,9 @@ Rule = Literal[  # why a question is answered or not
     "below_min_similarity",
     "reached_threshold",
     "no_room",  # RAG_CONTEXT_TOKEN_BUDGET holds not one source
+    "no_supported_quote",  # RAG_REQUIRE_QUOTES
 ]
+Verdict = Literal["supported", "other_source", "not_found", "too_short"]  # on a quote
 
 
 CandidateState = Literal["within", "beyond_top_k", "filtered"]  # how far a chunk got
@@ -335,6 +337,16 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class QuoteVerdict:
+    """A row of `rag.verify_quotes`: the verdict on the quote of source `number`, and where it stands."""
+
+    number: int
+    quote: str
+    verdict: Verdict
+    found_in: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message of a chat with a model."""
 
@@ -384,9 +396,11 @@ class Context:
 class Prompt:
     """What a model is asked: the messages that are sent, and what they were made of.
 
-    `context` is None where the model may use its general knowledge.
+    `context` is None where the model may use its general knowledge. `quotes`: it was asked for a quote of
+    each source that it cites.
     """
 
     question: str
     messages: tuple[Message, ...]
     context: Context | None = None
+    quotes: bool = False

@@ -16,7 +16,7 @@ from pydantic import (
     StringConstraints,
 )
 
-from pyrag.models import Calibration, Mode, Retrieval, Rule, Scan
+from pyrag.models import Calibration, Mode, Retrieval, Rule, Scan, Verdict
 
 MAX_QUESTION = 200_000  # characters
 MAX_FILTER = 4000  # characters of a path or tag in a filter
@@ -172,6 +172,23 @@ class SearchResponse(_Retrieved):
     results: list[SearchResult]
 
 
+class Quote(_Reply):
+    """A passage that the model says it copied from a source, and whether it stands there."""
+
+    quote: str = Field(description="the passage, of a very long one its beginning")
+    verdict: Verdict = Field(
+        description="supported: it stands in this source; other_source: only in those of found_in; not_found:"
+        " in none; too_short: too few characters to prove anything"
+    )
+    found_in: list[int] = Field(description="numbers of the sources in which it stands")
+
+
+class FailedQuote(Quote):
+    """A quote that does not support its citation; `number` is the [n] that it was given for."""
+
+    number: int
+
+
 class Citation(_Reply):
     """A source of an answer, in the order of the context's blocks: the n-th one is [n] in the answer."""
 
@@ -179,6 +196,7 @@ class Citation(_Reply):
     heading: str
     score: float = Field(ge=0, le=1)
     cited: bool = Field(description="whether the answer's text cites it")
+    quotes: list[Quote] | None = Field(description="the model's quotes of it; null: no quotes are asked for")
 
 
 class DecisionRecord(_Reply):
@@ -210,7 +228,14 @@ class AskResponse(_Retrieved, _Decided):
     reason: str | None = Field(description="why the answer is not grounded or not complete")
     complete: bool = Field(description="false where the model's reply was cut off")
     removed_citations: int = Field(
-        ge=0, description="numbers of sources that do not exist, taken out of the answer"
+        ge=0,
+        description="citations taken out of the answer: of sources that do not exist, and unverified ones",
+    )
+    unverified_citations: int | None = Field(
+        ge=0, description="those taken out because no quote supports them; null: quotes are not checked"
+    )
+    failed_quotes: list[FailedQuote] | None = Field(
+        description="quotes that do not stand in their source; null: quotes are not checked"
     )
 
 

@@ -30,6 +30,7 @@ from pyrag.prompts import (
     no_answer_text,
     no_room_text,
 )
+from pyrag.quoting import failed_quotes, judge, quoted_citations
 from pyrag.schemas import (
     MAX_QUESTION,
     AskResponse,
@@ -129,7 +130,8 @@ class Service:
         if decision.mode == "no_answer":
             text = no_answer_text(question, fallback and not self.settings.fallback_enabled)
             return Asked(question, hits, decision, context, None, text)
-        return Asked(question, hits, decision, context, answer_prompt(question, context), "")
+        prompt = answer_prompt(question, context, self.settings.require_quotes)
+        return Asked(question, hits, decision, context, prompt, "")
 
     def _pack(self, hits: list[Hit], decision: Decision) -> tuple[Decision, Context]:
         """The decision, which needs room for a source, and the sources: none unless the mode is rag."""
@@ -167,6 +169,7 @@ class Service:
             self._top_k(top_k),
             self.settings.context_token_budget,
             fallback,
+            self.settings.require_quotes,
         )
 
     def why_not(
@@ -236,11 +239,15 @@ class Service:
         """The events of an answer: retrieval, tokens, citations, and last the whole `AskResponse`.
 
         None comes about twice a second while the model is waited for. Closing the iterator ends the model's
-        work at once. Raises the errors of the model; what was yielded before is then not an answer.
+        work at once. Raises the errors of the model; what was yielded before is then not an answer. Where
+        quotes are required, nothing of the reply comes before they are checked.
         """
         how = self._how(asked.hits, asked.decision)
         record = DecisionRecord(**asdict(asked.decision))
         yield RetrievalEvent(mode=asked.mode, **how, decision=record, hits=_results(asked.hits))
+        if asked.prompt is not None and asked.prompt.quotes:
+            yield from self._verified(asked, asked.prompt, how, stream)
+            return
         marks = CitationFilter(len(asked.context.blocks))
         parts = [asked.text]
         finish = Finish()
@@ -260,15 +267,14 @@ class Service:
                 yield TokenEvent(token=rest)
         answer = "".join(parts)
         if asked.prompt is not None and says_nothing(answer[len(asked.text) :]):
-            raise LlmUpstreamError(
-                "The model gave an empty answer.", hint="Ask again, or set another LLM_MODEL."
-            )
+            raise _empty_answer()
         citations = [
             CitationEvent(
                 source=block.hit.source,
                 heading=block.hit.heading,
                 score=block.hit.score,
                 cited=block.number in marks.cited,
+                quotes=None,
                 number=block.number,
             )
             for block in asked.context.blocks
@@ -286,6 +292,48 @@ class Service:
             reason="; ".join(filter(None, (reason, cut))) or None,
             complete=cut is None,
             removed_citations=marks.removed,
+            unverified_citations=0 if self.settings.require_quotes else None,
+            failed_quotes=[] if self.settings.require_quotes else None,
+        )
+
+    def _verified(
+        self, asked: Asked, prompt: Prompt, how: dict[str, Any], stream: bool
+    ) -> Generator[Event | None]:
+        """The events after the first where quotes are required: the reply is held until they are checked."""
+        pieces: list[str] = []
+        finish = Finish()
+        for piece in self.llm.reply(prompt, stream=stream):
+            if isinstance(piece, Finish):
+                finish = piece
+                continue
+            if piece is not None:
+                pieces.append(piece)
+            yield None
+        cut = _why_cut(finish.reason)
+        judged = judge(asked.question, asked.context, "".join(pieces), cut, self.database.verify_quotes)
+        if judged is None:
+            raise _empty_answer()
+        yield TokenEvent(token=judged.text)
+        decision = asked.decision
+        if judged.refused and judged.reason:
+            decision = replace(decision, mode="no_answer", rule="no_supported_quote", reason=judged.reason)
+        citations = quoted_citations(asked.context, judged)
+        yield from citations
+        reasons = [judged.reason] if judged.reason else []
+        if cut and not (judged.reason and cut in judged.reason):
+            reasons.append(cut)
+        yield AskResponse(
+            mode=decision.mode,
+            **how,
+            decision=DecisionRecord(**asdict(decision)),
+            answer=judged.text,
+            citations=[Citation(**each.model_dump(exclude={"number"})) for each in citations],
+            grounded=judged.reason is None,
+            reason="; ".join(reasons) or None,
+            complete=cut is None,
+            removed_citations=judged.removed + judged.unverified,
+            unverified_citations=judged.unverified,
+            failed_quotes=failed_quotes(judged),
         )
 
     def status(self) -> IndexStatus:
@@ -349,6 +397,10 @@ def check_text(name: str, value: str) -> None:
         raise InvalidRequest(
             f"{name} holds U+{ord(bad):04X}, which is not text", hint=f"Send the {name} as UTF-8."
         )
+
+
+def _empty_answer() -> LlmUpstreamError:
+    return LlmUpstreamError("The model gave an empty answer.", hint="Ask again, or set another LLM_MODEL.")
 
 
 def _why_cut(finish_reason: str) -> str | None:

@@ -1,7 +1,7 @@
 -- Tests of db/functions/retrieve.sql: one function for retrieval by vectors, by words and by both.
 
 begin;
-select plan(147);
+select plan(154);
 
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
 as 'select (p_first || array_fill(0::real, array[1024 - cardinality(p_first)]))::public.vector';
@@ -52,6 +52,12 @@ select throws_ok(
     'the vector of the question is null', format('%s needs a vector', r)
 )
 from unnest(array['vector', 'hybrid']) as u (r);
+
+-- is_wordless -------------------------------------------------------------------------------------
+
+select is(rag.is_wordless(q), w, format('%L is wordless: %s', q, w))
+from (values ('？？？', true), ('', true), ('猫', true), ('猫？狗', true), ('猫狗', false), ('lag', false))
+    as u (q, w);
 
 -- retrieve: what is refused -----------------------------------------------------------------------
 
@@ -327,6 +333,16 @@ select results_eq(
     $$ values ('copy c.md', null::text), ('other.md', null), ('half.md', null),
     ('copy a.md', 'copy c.md'), ('copy b.md', 'copy c.md') $$,
     'a near copy names the first hit that it repeats'
+);
+select results_eq(
+    $$ select one.relative_path, other.relative_path
+    from rag.list_duplicates(array(
+        select c.id from rag.chunks as c
+        where c.relative_path in ('copy a.md', 'copy b.md', 'other.md') order by c.relative_path desc
+    )) as u
+    join rag.chunks as one on one.id = u.chunk_id
+    join rag.chunks as other on other.id = u.duplicate_of $$,
+    $$ values ('copy a.md', 'copy b.md') $$, 'the later one in a list is the duplicate'
 );
 do $$ begin
     perform pg_temp.store('staging.md', 'The pool of giraffes has 20 places, as we said', null);

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from conftest import VARIABLES, Server
+from conftest import REPOSITORY, VARIABLES, Server
 
 from pyrag.db import Database
 from pyrag.embeddings import FakeLexicalEmbedder
@@ -149,7 +149,7 @@ def serving(
         lines = [f"import {name.rpartition('.')[0]}\n{name} = {value!r}\n" for name, value in patches.items()]
         (folder / "patched_app.py").write_text("".join(lines) + "from pyrag.wsgi import app as app\n")
         variables |= {
-            "PYTHONPATH": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)]),  # this code, not an installed one
             "PYRAG_ANSWERS": str(threads - max(1, threads // 8)),
             "PYRAG_LOG_FORMAT": variables["RAG_LOG_FORMAT"],
         }

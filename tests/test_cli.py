@@ -115,9 +115,9 @@ def test_ask_json_is_the_http_body(indexed: Rag) -> None:
     body = json.loads(indexed("ask", "When is the pump greased?", "--json").stdout)
     assert list(body) == [
         "mode", "confidence", "threshold", "retrieval", "scan", "decision", "answer", "citations", "grounded",
-        "reason", "complete", "removed_citations",
+        "reason", "complete", "removed_citations", "unverified_citations", "failed_quotes",
     ]  # fmt: skip
-    assert list(body["citations"][0]) == ["source", "heading", "score", "cited"]
+    assert list(body["citations"][0]) == ["source", "heading", "score", "cited", "quotes"]
 
 
 def test_search_json_is_the_http_body(indexed: Rag) -> None:

@@ -53,6 +53,7 @@ ALLOWED = {
     "RAG_RETRIEVAL": ("vector", "vector"),
     "RAG_CONTEXT_TOKEN_BUDGET": ("100", "1000000"),
     "RAG_FALLBACK_ENABLED": ("true", "false"),
+    "RAG_REQUIRE_QUOTES": ("true", "false"),
 }
 
 # Wrong values of each variable, and a part of the message that says what is allowed.
@@ -83,6 +84,7 @@ WRONG = {
     "RAG_RETRIEVAL": ("'vector'", ["Vector", "fast"]),
     "RAG_CONTEXT_TOKEN_BUDGET": ("expected", ["0", "99", "-1", "1.5", "6k", "1000001"]),
     "RAG_FALLBACK_ENABLED": ("expected true or false", ["maybe", "2", "ja"]),
+    "RAG_REQUIRE_QUOTES": ("expected true or false", ["strict", "2", "ja"]),
     "RAG_VAULT_ENCODING": (
         "expected a text encoding",
         ["no-such", "hex", "rot13", "unicode_escape", "raw_unicode_escape", "punycode", "idna", "undefined"],
@@ -183,6 +185,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert (settings.min_similarity, settings.usual_similarity, settings.min_confidence) == (None, 0.20, 0.5)
     assert (settings.asked_retrieval, settings.retrieval) == (None, "lexical")
     assert settings.fallback_enabled is False
+    assert settings.require_quotes is False
 
 
 def test_without_arguments_the_real_environment_and_folder_are_read(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrag.context import pack_context
-from pyrag.models import Hit, Neighbours
+from pyrag.models import Dropped, Hit, Neighbours
 from pyrag.tokens import count_tokens
 
 PLENTY = 1_000_000
@@ -335,3 +335,40 @@ def test_a_chunk_between_two_hits_joins_one_of_them() -> None:
     beside = {1: Neighbours(1, None, None, 2, "Second."), 3: Neighbours(3, 2, "Second.", None, None)}
     context = pack_context(hits, PLENTY, neighbours=beside)
     assert [block.content for block in context.blocks] == ["First.\n\nSecond.", "Third."]
+
+
+def test_what_has_no_block_is_listed_with_why() -> None:
+    hits = [
+        hit("Short.", chunk_id=1),
+        hit("Short.", chunk_id=2),
+        hit("word " * 500, chunk_id=3),
+        hit("word " * 500, chunk_id=4),
+        hit("Nearly short.", chunk_id=5, duplicate_of=1),
+        hit("word " * 500, chunk_id=6, source="B.md", duplicate_of=3),
+    ]
+    context = pack_context(hits, 150)
+    assert [block.hit.chunk_id for block in context.blocks] == [1]
+    assert context.dropped == (
+        Dropped(2, "duplicate", 1),
+        Dropped(3, "over_budget"),
+        Dropped(4, "duplicate", 3),
+        Dropped(5, "duplicate", 1),
+        Dropped(6, "over_budget"),
+    )
+
+
+def test_blocks_say_what_was_cut_and_what_joined_them() -> None:
+    cut = pack_context([hit("word " * 500, chunk_id=1)], 100, neighbours={1: around(1, "before", "after")})
+    assert [(block.truncated, block.joined) for block in cut.blocks] == [(True, ())]
+    beside = {1: Neighbours(1, 7, "Before.", 8, "After.")}
+    whole = pack_context([hit("Middle.", chunk_id=1)], PLENTY, neighbours=beside)
+    assert [(block.truncated, block.joined) for block in whole.blocks] == [(False, (8, 7))]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "word " * 90, "word " * 30]), max_size=8), st.integers(1, 400))
+@settings(max_examples=60, deadline=None)
+def test_each_hit_has_a_block_or_is_dropped(texts: list[str], budget: int) -> None:
+    hits = [hit(text, chunk_id=number) for number, text in enumerate(texts)]
+    context = pack_context(hits, budget)
+    numbers = [block.hit.chunk_id for block in context.blocks] + [each.chunk_id for each in context.dropped]
+    assert sorted(numbers) == list(range(len(texts)))

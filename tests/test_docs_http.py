@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from conftest import REPOSITORY, SAMPLE_VAULT, VARIABLES, Server
@@ -186,7 +186,12 @@ def test_every_route_stands_in_its_table_and_nothing_else() -> None:
 
 
 def test_every_field_of_an_answer_is_explained_and_nothing_else() -> None:
-    assert set(names("Ask")) == {*schemas.AskResponse.model_fields, "cited"}
+    assert set(names("Ask")) == {*schemas.AskResponse.model_fields, "cited", "quotes"}
+
+
+def test_every_outcome_and_status_is_explained_and_nothing_else() -> None:
+    assert names("Explain") == list(get_args(schemas.Outcome))
+    assert set(names("Why not")) == set(get_args(schemas.WhyNotStatus))
 
 
 def test_every_condition_of_a_filter_is_explained_and_nothing_else() -> None:

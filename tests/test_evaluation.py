@@ -159,7 +159,9 @@ class FakeService(Service):
 
     def __init__(self, mode: Mode, *sources: str) -> None:
         self.asked: list[str] = []
-        citations = [Citation(source=source, heading="", score=0.5, cited=True) for source in sources]
+        citations = [
+            Citation(source=source, heading="", score=0.5, cited=True, quotes=None) for source in sources
+        ]
         self.response = AskResponse(
             mode=mode,
             confidence=0.5,
@@ -184,6 +186,8 @@ class FakeService(Service):
             reason=None,
             complete=True,
             removed_citations=0,
+            unverified_citations=None,
+            failed_quotes=None,
         )
 
     def ask(

@@ -150,7 +150,7 @@ def test_ask_answers_from_the_sources(api: Serving) -> None:
     assert (body["mode"], body["grounded"], body["complete"], body["reason"]) == ("rag", True, True, None)
     assert body["removed_citations"] == 0
     assert "[1]" in body["answer"]
-    assert set(body["citations"][0]) == {"source", "heading", "score", "cited"}
+    assert set(body["citations"][0]) == {"source", "heading", "score", "cited", "quotes"}
     assert body["citations"][0]["source"] == "policies/Support Escalation Policy.md"
     assert body["decision"]["similarity"] == body["citations"][0]["score"]
     assert body["decision"]["confidence"] == body["confidence"] > 0.9

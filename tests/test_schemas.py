@@ -141,11 +141,12 @@ def test_each_event_has_its_name() -> None:
         mode="rag", rule="reached_threshold", reason="r", confidence=0.5, threshold=0.2, min_similarity=None,
         similarity=0.5, coverage=None, cjk_share=None, calibration=None,
     )  # fmt: skip
-    citation = CitationEvent(source="a.md", heading="", score=0.5, cited=True, number=1)
+    citation = CitationEvent(source="a.md", heading="", score=0.5, cited=True, quotes=None, number=1)
     answer = AskResponse(
         mode="rag", confidence=0.5, threshold=0.2, retrieval="lexical", scan="exact", decision=decision,
         answer="a",
         citations=[], grounded=True, reason=None, complete=True, removed_citations=0,
+        unverified_citations=None, failed_quotes=None,
     )  # fmt: skip
     retrieval = RetrievalEvent(
         mode="rag", confidence=0.5, threshold=0.2, retrieval="vector", scan="exact", decision=decision,

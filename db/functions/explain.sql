@@ -1,42 +1,5 @@
 -- Why a chunk or a note is among the sources of an answer, or why it is not.
 
-create or replace function rag.list_duplicates(p_chunk_ids bigint[])
-    returns table (chunk_id bigint, duplicate_of bigint)
-    language sql
-    stable
-    parallel safe
-begin atomic
-    with
-    listed as materialized (
-        select
-            i.chunk_id,
-            i.place,
-            c.content,
-            t.terms,
-            trim(regexp_replace(c.content, '[^0-9]+', ' ', 'g')) as numbers
-        from unnest(p_chunk_ids) with ordinality as i (chunk_id, place)
-        inner join rag.chunks as c on i.chunk_id = c.id
-        left join rag.chunk_terms as t on i.chunk_id = t.chunk_id
-    )
-    select distinct on (l.place)
-        l.chunk_id,
-        e.chunk_id as duplicate_of
-    from listed as l
-    inner join listed as e
-        on
-            l.place > e.place
-            and (
-                l.content = e.content
-                or (l.numbers = e.numbers and (e.terms <=> l.terms) <= 0.05)
-            )
-    order by l.place, e.place;
-end;
-
-comment on function rag.list_duplicates(bigint[]) is
-'Those of the chunks that say the same as one before them in the list, or nearly the same with the
-same numbers, with the first such one: the rule of rag.retrieve for duplicate_of.
-Example: select * from rag.list_duplicates(array[3, 1, 2]);';
-
 create or replace function rag.explain_retrieval(
     p_question text,
     p_embedding public.vector default null,
@@ -222,25 +185,36 @@ merged into it. Case does not count; Outer#Inner asks for both.
 Example: select rag.has_heading(array[''Runbook'', ''Steps''], ''{}'', ''steps'');';
 
 create or replace function rag.list_headings(p_heading_path text[], p_metadata jsonb)
-    returns table (heading text)
+    returns table (heading text, depth bigint)
     language sql
     immutable
     parallel safe
 begin atomic
-    select p_heading_path[cardinality(p_heading_path)] as heading
-    where cardinality(p_heading_path) > 0
-    union
-    select s.section ->> -1 as heading
-    from jsonb_array_elements(
-        case when jsonb_typeof(p_metadata -> 'sections') = 'array'
-            then p_metadata -> 'sections' else '[]'
-        end
-    ) as s (section)
-    where jsonb_array_length(s.section) > 0;
+    select
+        l.heading,
+        min(l.depth) as depth
+    from (
+        select
+            h.heading,
+            h.depth
+        from unnest(p_heading_path) with ordinality as h (heading, depth)
+        union all
+        select
+            h.heading,
+            h.depth
+        from jsonb_array_elements(
+            case when jsonb_typeof(p_metadata -> 'sections') = 'array'
+                then p_metadata -> 'sections' else '[]'
+            end
+        ) as s (section)
+        cross join jsonb_array_elements_text(s.section) with ordinality as h (heading, depth)
+    ) as l
+    group by l.heading;
 end;
 
 comment on function rag.list_headings(text[], jsonb) is
-'The headings of a chunk: its own, and those of the sections that were merged into it.
+'The headings that a chunk stands below, its own among them, and those of the sections that were
+merged into it, with their depth from 1.
 Example: select * from rag.list_headings(array[''Runbook'', ''Steps''], ''{}'');';
 
 create or replace function rag.match_path(p_path text, p_relative_path text, p_file_path text)
@@ -317,26 +291,41 @@ begin atomic
             rank() over (order by m.grade, m.elsewhere) as nth
         from matching as m
         where m.grade is not null
+    ),
+    headed as (
+        select
+            c.document_id,
+            h.heading,
+            row_number() over (
+                partition by c.document_id
+                order by min(c.chunk_index), min(h.depth), h.heading collate "C"
+            ) as position
+        from graded as g
+        inner join rag.chunks as c on g.id = c.document_id
+        cross join rag.list_headings(c.heading_path, c.metadata) as h
+        where g.nth = 1
+        group by c.document_id, h.heading
+    ),
+    named as (
+        select
+            h.document_id,
+            array_agg(h.heading order by h.position) as headings
+        from headed as h
+        where h.position <= 50
+        group by h.document_id
     )
     select
         g.id as document_id,
         g.vault_path,
         g.relative_path,
         (select count(*) from rag.chunks as c where c.document_id = g.id) as chunks,
-        array(
-            select h.heading
-            from rag.chunks as c
-            cross join lateral rag.list_headings(c.heading_path, c.metadata) as h (heading)
-            where c.document_id = g.id
-            group by h.heading
-            order by min(c.chunk_index), h.heading collate "C"
-            limit 50
-        ) as headings,
+        coalesce(n.headings, '{}') as headings,
         g.warnings,
         l.run_id,
         l.updated_at as run_at,
         l.problem
     from graded as g
+    left join named as n on g.id = n.document_id
     left join lateral (
         select
             i.run_id,
@@ -529,22 +518,17 @@ declare
     v_terms text[];
     v_units sparsevec[];
     v_query sparsevec;
-    v_weights sparsevec;
-    v_most double precision;
+    v_sentences sparsevec[];
+    v_most double precision[];
     v_lowest double precision;
     v_ids bigint[];
     v_products double precision[];
     v_new_ids bigint[];
     v_new_products double precision[];
 begin
-    select
-        array_agg(w.term),
-        array_agg(rag.sparse_vector(array[w.dim], '{1}')),
-        sum(w.weight),
-        rag.sparse_vector(array_agg(w.dim), array_agg(w.idf)),
-        rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))
-    into v_terms, v_units, v_most, v_query, v_weights
-    from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/')) as w;
+    select q.terms, q.units, q.query, q.sentences, q.most
+    into v_terms, v_units, v_query, v_sentences, v_most
+    from rag.prepare_question(p_question, rtrim(p_filter ->> 'vault', '/')) as q;
     if v_terms is null then
         return;
     end if;
@@ -615,7 +599,7 @@ begin
         k.chunk_id,
         k.rank,
         k.product * (rag.bm25_k1() + 1) / 15,
-        least(1, -(v_weights <#> k.terms) / (15 * v_most)),
+        rag.measure_coverage(k.terms, v_sentences, v_most),
         array(
             select m.term
             from unnest(v_terms, v_units) with ordinality as m (term, unit, position)
@@ -756,7 +740,7 @@ create or replace function rag.rank_note(
 as $$
 #variable_conflict use_column
 declare
-    v_most constant integer := 50;  -- chunks of a long note that are placed by vectors
+    v_most constant integer := 10;  -- chunks of a long note that are placed by vectors
     v_retrieval constant text := rag.check_retrieval(p_retrieval, p_embedding, p_provider);
     v_vectors constant boolean := v_retrieval <> 'lexical'
         or (p_embedding is not null and rag.is_wordless(p_question));
@@ -836,7 +820,7 @@ comment on function rag.rank_note(
 'Where each chunk of a note (below a heading, if given) stands for a question among all chunks that
 pass the filter, however far down: the ranks of rag.rank_chunks without its limit, null for a leg that
 the retrieval does not use or that cannot find the chunk. passes: the chunk passes the filter;
-embedded: it has a vector of this configuration. Best first. By vectors the 50 nearest chunks of the
+embedded: it has a vector of this configuration. Best first. By vectors the 10 nearest chunks of the
 note are placed. Raises RG001 (filter, retrieval, no question, no vector), RG004, RG005 (document).
 Example: select r.*
 from rag.locate_note(''b.md'') as n, rag.rank_note(n.document_id, null, ''lag'') as r;';

@@ -168,12 +168,77 @@ begin atomic
 end;
 
 comment on function rag.weigh_sentences(text, text[], double precision[]) is
-'The sentences of a question that has several, each as a vector of the weights of its terms (those of
-rag.weigh_question for the whole) with what a chunk may have of it at most: of the first fifty those
+'The sentences of a question that has several, each as a vector of the weights of its terms (those
+of rag.weigh_question for the whole) with what a chunk may have of it at most: of the first fifty those
 that say enough to be a question, three words or six pairs of CJK characters. The more there are,
 the likelier one is covered by chance: of n sentences each counts 0.1 ln n less. Example:
 select w.* from rag.weigh_sentences(''Hello there. How long is the free trial?'',
 array[''long'', ''free'', ''trial''], ''{1,2,3}'') as w;';
+
+create or replace function rag.prepare_question(p_question text, p_vault text default null)
+    returns table (
+        terms text[],
+        units public.sparsevec[],
+        query public.sparsevec,
+        sentences public.sparsevec[],
+        most double precision[]
+    )
+    language sql
+    stable
+    parallel safe
+begin atomic
+    with
+    asked as materialized (
+        select
+            array_agg(w.term) as terms,
+            array_agg(rag.sparse_vector(array[w.dim], '{1}')) as units,
+            rag.sparse_vector(array_agg(w.dim), array_agg(w.idf)) as query,
+            rag.sparse_vector(array_agg(w.dim), array_agg(w.weight)) as weights,
+            array_agg(w.weight) as each_weight,
+            sum(w.weight) as most
+        from rag.weigh_question(p_question, p_vault) as w
+        having count(*) > 0
+    )
+    select
+        a.terms,
+        a.units,
+        a.query,
+        a.weights || s.sentences as sentences,
+        a.most || s.most as most
+    from asked as a
+    cross join lateral (
+        select
+            array_agg(p.weights) as sentences,
+            array_agg(p.most) as most
+        from rag.weigh_sentences(p_question, a.terms, a.each_weight) as p
+    ) as s;
+end;
+
+comment on function rag.prepare_question(text, text) is
+'What chunks are compared with for a question, no row for one without words: its terms (of
+rag.weigh_question), each as a vector of its own (units), all with their idf as one (query), and for
+rag.measure_coverage the question and each of its sentences with their weights.
+Example: select q.terms, q.most from rag.prepare_question(''如何重置数据库密码？'') as q;';
+
+create or replace function rag.measure_coverage(
+    p_terms public.sparsevec, p_sentences public.sparsevec[], p_most double precision[]
+)
+    returns double precision
+    language sql
+    immutable
+    parallel safe
+begin atomic
+    select least(1, max(-(p.weights <#> p_terms) / (15 * p.most)))
+    from unnest(p_sentences, p_most) as p (weights, most);
+end;
+
+comment on function rag.measure_coverage(
+    public.sparsevec, public.sparsevec[], double precision[]
+) is
+'How much a chunk with these terms has of a question, 0 to 1: the weights of the terms that it has
+(rag.weigh_question), times their share of the highest that a term can weigh in a chunk, as a share of
+all weights; of a question of several sentences the one counts that it has most of. The last two
+arguments are those of rag.prepare_question.';
 
 create or replace function rag.find_lexical(
     p_question text, p_limit integer, p_filter jsonb default '{}'
@@ -199,8 +264,7 @@ declare
     v_terms text[];
     v_units sparsevec[];
     v_query sparsevec;
-    v_weights double precision[];
-    v_parts sparsevec[];
+    v_sentences sparsevec[];
     v_most double precision[];
     v_ids bigint[];
     v_products double precision[];
@@ -209,20 +273,12 @@ begin
     into v_new_ids, v_new_terms, v_passing
     from rag.unstored_terms(p_filter) as u;
 
-    select
-        array_agg(w.term),
-        array_agg(rag.sparse_vector(array[w.dim], '{1}')),
-        array_agg(w.weight),
-        rag.sparse_vector(array_agg(w.dim), array_agg(w.idf)),
-        array[rag.sparse_vector(array_agg(w.dim), array_agg(w.weight))],
-        array[sum(w.weight)]
-    into v_terms, v_units, v_weights, v_query, v_parts, v_most
-    from rag.weigh_question(p_question, rtrim(p_filter ->> 'vault', '/')) as w;
+    select q.terms, q.units, q.query, q.sentences, q.most
+    into v_terms, v_units, v_query, v_sentences, v_most
+    from rag.prepare_question(p_question, rtrim(p_filter ->> 'vault', '/')) as q;
     if v_terms is null then
         return;
     end if;
-    select v_parts || array_agg(s.weights), v_most || array_agg(s.most) into v_parts, v_most
-    from rag.weigh_sentences(p_question, v_terms, v_weights) as s;
 
     select array_agg(c.chunk_id), array_agg(c.product) into v_ids, v_products
     from rag.list_term_candidates(v_query, p_filter, null, p_limit + v_more) as c;
@@ -258,10 +314,7 @@ begin
         r.chunk_id,
         r.rank,
         r.product * (rag.bm25_k1() + 1) / 15,
-        (
-            select least(1, max(-(p.weights <#> r.terms) / (15 * p.most)))
-            from unnest(v_parts, v_most) as p (weights, most)
-        ),
+        rag.measure_coverage(r.terms, v_sentences, v_most),
         array(
             select m.term
             from unnest(v_terms, v_units) with ordinality as m (term, unit, position)
@@ -284,10 +337,7 @@ $$;
 
 comment on function rag.find_lexical(text, integer, jsonb) is
 'The p_limit chunks that fit the words of a question best, best first: BM25 score (rag.weigh_terms
-times the idf of rag.weigh_question), coverage (what the chunk has of the question, 0 to 1: the same sum
-with the weight of rag.weigh_question for idf, as a share of what a chunk with all terms at their
-highest would have; of a question of several sentences the one counts that the chunk has most of, see
-rag.weigh_sentences) and the terms of the question that the chunk has. A chunk with
+times the idf of rag.weigh_question), coverage (rag.measure_coverage) and the terms of the question that the chunk has. A chunk with
 none of them is not found. Ties are broken by source, heading_path, chunk_index, vault_path
 (collation "C"). Checks nothing: callers do.
 Example: select * from rag.find_lexical(''重置密码'', 5);';

@@ -207,6 +207,43 @@ order of the one leg. The same in all rows, whatever p_limit: best_similarity, o
 and, where vectors are searched, of the nearest vector; best_coverage, of the 20 that fit the words
 best, null for vector and for a question without words. Checks nothing: callers do.';
 
+create or replace function rag.list_duplicates(p_chunk_ids bigint[])
+    returns table (chunk_id bigint, duplicate_of bigint)
+    language sql
+    stable
+    parallel safe
+begin atomic
+    with
+    listed as materialized (
+        select
+            i.chunk_id,
+            i.place,
+            c.content,
+            t.terms,
+            trim(regexp_replace(c.content, '[^0-9]+', ' ', 'g')) as numbers
+        from unnest(p_chunk_ids) with ordinality as i (chunk_id, place)
+        inner join rag.chunks as c on i.chunk_id = c.id
+        left join rag.chunk_terms as t on i.chunk_id = t.chunk_id
+    )
+    select distinct on (l.place)
+        l.chunk_id,
+        e.chunk_id as duplicate_of
+    from listed as l
+    inner join listed as e
+        on
+            l.place > e.place
+            and (
+                l.content = e.content
+                or (l.numbers = e.numbers and (e.terms <=> l.terms) <= 0.05)
+            )
+    order by l.place, e.place;
+end;
+
+comment on function rag.list_duplicates(bigint[]) is
+'Those of the chunks that say the same as one before them in the list, or nearly the same (terms at
+a cosine distance of 0.05 or less) with the same numbers, with the first such one.
+Example: select * from rag.list_duplicates(array[3, 1, 2]);';
+
 create or replace function rag.retrieve(
     p_question text,
     p_embedding public.vector default null,
@@ -249,7 +286,6 @@ as $$
 #variable_conflict use_column
 declare
     v_retrieval constant text := rag.check_retrieval(p_retrieval, p_embedding, p_provider);
-    v_same constant double precision := 0.05;  -- cosine distance of the terms of near-duplicates
 begin
     perform rag.check_top_k(p_top_k);
     perform rag.check_dim(p_dim, p_embedding);
@@ -264,14 +300,15 @@ begin
     return query
     with
     ranked as materialized (
-        select
-            r.*, c.content, t.terms,
-            trim(regexp_replace(c.content, '[^0-9]+', ' ', 'g')) as numbers
+        select r.*
         from rag.rank_chunks(
             p_question, p_embedding, p_provider, p_model, p_dim, p_top_k, p_filter, v_retrieval
         ) as r
-        join rag.chunks as c on c.id = r.chunk_id
-        left join rag.chunk_terms as t on t.chunk_id = r.chunk_id
+    ),
+    duplicates as materialized (
+        select u.*
+        from rag.list_duplicates(array(select r.chunk_id from ranked as r order by r.place)) as u
+        where v_retrieval <> 'vector'
     ),
     judged as materialized (
         select k.cjk_share, e.confidence, e.calibration
@@ -301,18 +338,7 @@ begin
         r.coverage,
         r.matched_terms,
         r.fused_score,
-        (
-            select e.chunk_id
-            from ranked as e
-            where v_retrieval <> 'vector'
-                and e.place < r.place
-                and (
-                    e.content = r.content
-                    or (e.numbers = r.numbers and (e.terms <=> r.terms) <= v_same)
-                )
-            order by e.place
-            limit 1
-        ),
+        u.duplicate_of,
         r.best_similarity,
         r.best_coverage,
         j.cjk_share,
@@ -321,6 +347,7 @@ begin
     from ranked as r
     join rag.chunks as c on c.id = r.chunk_id
     join rag.documents as d on d.id = c.document_id
+    left join duplicates as u on u.chunk_id = r.chunk_id
     cross join judged as j
     order by r.place;
 end;
