@@ -74,7 +74,7 @@ select lives_ok(
 );
 select results_eq(
     $$ select f.* from rag.find_calibration('local-e5', 'm', 'lexical') as f $$,
-    $$ values ('calibrated', -3::float8, 2::float8, 9::float8, 1::float8, 'mine') $$,
+    $$ values ('local-e5', 'm', 'calibrated', -3::float8, 2::float8, 9::float8, 1::float8, 'mine') $$,
     'it goes before the shipped one'
 );
 select results_eq(

@@ -53,6 +53,8 @@ create or replace function rag.find_calibration(
     p_provider text, p_model text, p_retrieval text
 )
     returns table (
+        embedding_provider text,
+        embedding_model text,
         origin text,
         intercept double precision,
         similarity_weight double precision,
@@ -65,6 +67,8 @@ create or replace function rag.find_calibration(
     parallel safe
 begin atomic
     select
+        c.embedding_provider,
+        c.embedding_model,
         c.origin,
         c.intercept,
         c.similarity_weight,
@@ -336,13 +340,7 @@ begin atomic
                 f.embedding_provider,
                 f.embedding_model,
                 f.origin
-            from rag.calibrations as f
-            where
-                f.retrieval = c.retrieval
-                and f.embedding_provider in (p_provider, '*')
-                and f.embedding_model in (p_model, '*')
-            order by f.origin asc, f.embedding_provider desc, f.embedding_model desc
-            limit 1
+            from rag.find_calibration(p_provider, p_model, c.retrieval) as f
         )) is true as in_force,
         c.intercept,
         c.similarity_weight,
