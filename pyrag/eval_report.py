@@ -24,8 +24,9 @@ NAME = "report.html"
 MISSES = 50  # of a retrieval set
 _BINS = 20
 _CLASSES = ("first", "second")  # of the bars of a series
-_LEFT, _WIDTH, _HEIGHT, _BASE = 36, 320, 130, 180  # of a plot's axes; as wide as a small telephone
+_LEFT, _WIDTH, _HEIGHT, _BASE = 36, 310, 130, 180  # of a plot's axes; as wide as a small telephone
 _CANDIDATES = 20  # rows of a miss
+_SHORT = 12  # characters of a cell that are not broken
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --soft: #595959; --paper: #fff; --line: #cfcfcf;
@@ -41,7 +42,7 @@ caption { text-align: left; color: var(--soft); padding-bottom: .25rem; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .5rem; border-bottom: 1px solid var(--line);
   unicode-bidi: isolate; }
 table.facts th, table.summary th { white-space: normal; font-weight: 600; }
-td.number { font-variant-numeric: tabular-nums; }
+th, .short { overflow-wrap: normal; }
 .wrong { color: var(--bad); font-weight: 600; }
 .soft { color: var(--soft); }
 article { border: 1px solid var(--line); border-radius: .4rem; padding: .25rem .75rem; margin: 1rem 0; }
@@ -333,8 +334,11 @@ def _table(head: Row, rows: Iterable[Row], kind: str = "rows", caption: str = ""
 
 def _cell(name: str, cell: str | Cell) -> str:
     text = cell.text if isinstance(cell, Cell) else cell
-    wrong = ' class="wrong"' if isinstance(cell, Cell) and cell.wrong else ""
-    return f'<td data-label="{_text(name)}"{wrong}{_lang(text)}>{_text(text)}</td>'
+    classes = ["wrong"] if isinstance(cell, Cell) and cell.wrong else []
+    if len(text) <= _SHORT:
+        classes.append("short")
+    kind = f' class="{" ".join(classes)}"' if classes else ""
+    return f'<td data-label="{_text(name)}"{kind}{_lang(text)}>{_text(text)}</td>'
 
 
 def _miss(key: str, question: str, verdict: str, explained: ExplainResponse | None) -> str:
