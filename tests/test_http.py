@@ -272,7 +272,8 @@ def test_an_unknown_path_is_404_in_the_envelope(api: Serving, path: str) -> None
         assert_error(reply, 404, "not_found")
 
 
-POST_ONLY, GET_ONLY = ("/search", "/ask", "/ask/stream"), ("/", "/health", "/live", "/ready", "/openapi.json")
+POST_ONLY = ("/search", "/ask", "/ask/stream", "/explain", "/why-not")
+GET_ONLY = ("/", "/health", "/live", "/ready", "/openapi.json")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "TRACE", "HEAD", "BREW", "PROPFIND"])
@@ -310,7 +311,7 @@ def test_options_names_the_methods(api: Serving) -> None:
 def test_no_route_writes_into_the_index(app: testing.TestClient) -> None:
     paths = {each["path"] for each in app.simulate_get("/").json["endpoints"]}
     own = {"/", "/docs", "/openapi.json"}
-    assert paths == own | {"/health", "/live", "/ready", "/search", "/ask", "/ask/stream"}
+    assert paths == own | {"/health", "/live", "/ready", *POST_ONLY}
 
 
 # --- content types
