@@ -25,6 +25,7 @@ from pyrag.config import Settings
 from pyrag.db import Database, Index
 from pyrag.errors import InvalidRequest
 from pyrag.ingest import Progress, Silent, ingest_vault
+from pyrag.lexical import same_text
 from pyrag.models import Retrieval
 from pyrag.schemas import ExplainResponse
 from pyrag.service import Service, check_question
@@ -277,7 +278,7 @@ def load_dataset(
             hint="It lists ids of corpus.jsonl, one a line.",
         )
     if off_topic is not None:
-        strangers = read_off_topic(off_topic, note, asked, {questions[key] for key in qrels})
+        strangers = read_off_topic(off_topic, note, asked, {questions[key]: key for key in qrels})
         # the ids of another set may be the same: a prefix keeps them apart
         unanswerable |= {f"off-topic {key}": text for key, text in strangers.items()}
     return Dataset(
@@ -289,11 +290,18 @@ def load_dataset(
     )
 
 
-def read_off_topic(path: Path, note: Note, asked: Path, answerable: set[str]) -> dict[str, str]:
-    """Questions of a jsonl file by id. Raises `InvalidRequest` for one that `asked` says has an answer."""
+def read_off_topic(path: Path, note: Note, asked: Path, answerable: dict[str, str]) -> dict[str, str]:
+    """Questions of a jsonl file by id. Raises `InvalidRequest` for one that `asked` says has an answer.
+
+    `answerable` are the ids of those, by question.
+    """
     strangers = read_questions(path, note)
-    if twice := next((key for key, text in strangers.items() if text in answerable), None):
-        raise InvalidRequest(f"{path}: question {twice} is one of {asked} too, which has an answer")
+    known = {same_text(text): key for text, key in answerable.items()}
+    for key, text in strangers.items():
+        if other := known.get(same_text(text)):
+            raise InvalidRequest(
+                f"{path}: question {key} is the same as {other} of {asked}, which has an answer"
+            )
     return strangers
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from statistics import fmean
 from typing import Any
 
 from pyrag.beir import auroc
 from pyrag.errors import InvalidRequest
+from pyrag.lexical import same_text
 
-LEAST = 20  # questions of each class
+LEAST = 20  # questions of each class, and of a kind of negatives that is judged by itself
 LEAST_AUROC = 0.8  # for the lower end of its interval
 LEAST_OF_LANGUAGE = 10  # questions of each class, for a weight of its own for Chinese, Japanese and Korean
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -29,6 +32,7 @@ class Case:
     """A question, whether its answer is there, and what the search gave for it.
 
     `kind` is `answerable` or the kind of negative; `base` tells questions of several collections apart.
+    `answered` is what the settings in force decide, by the threshold `threshold`.
     """
 
     id: str
@@ -38,6 +42,8 @@ class Case:
     coverage: float
     cjk_share: float
     base: str = ""
+    answered: bool = False
+    threshold: float = 0.5
 
     @property
     def answerable(self) -> bool:
@@ -81,20 +87,31 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many of so many, with the 95 % interval of the share."""
+    """So many of so many, with the 95 % interval of the share; of several kinds each kind counts the same."""
 
     count: int
     total: int
+    kinds: tuple[Share, ...] = ()
+
+    @classmethod
+    def of_kinds(cls, kinds: Sequence[Share]) -> Share:
+        """The mean of the shares of several kinds."""
+        if len(kinds) == 1:
+            return kinds[0]
+        return cls(sum(each.count for each in kinds), sum(each.total for each in kinds), tuple(kinds))
 
     @property
     def value(self) -> float:
         """The share, 0 of none."""
+        if self.kinds:
+            return fmean(each.value for each in self.kinds)
         return self.count / self.total if self.total else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's score interval (Journal of the American Statistical Association 22, 1927)."""
-        return wilson(self.count, self.total)
+        number = effective_number([each.total for each in self.kinds or (self,)])
+        return wilson(self.value * number, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +125,18 @@ class Errors:
 
     @property
     def total(self) -> float:
-        """Both shares together: each class counts the same, however many questions it has."""
+        """Both shares together: each class and kind counts the same, however many questions it has."""
         return self.wrong_answers.value + self.wrong_refusals.value
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How well confidences tell the classes apart."""
+    """How well confidences tell the classes apart; every kind of negatives counts the same."""
 
-    auroc: float
+    auroc: float  # the mean of the kinds
     interval: tuple[float, float]  # 95 %
     auroc_by_kind: dict[str, float]
+    interval_by_kind: dict[str, tuple[float, float]]
     errors: list[Errors]  # at THRESHOLDS and the threshold in force
     best: Errors  # where both shares together are least
 
@@ -129,6 +147,7 @@ class Fit:
 
     weights: Weights
     own_cjk: bool  # whether the weight of the CJK share was fitted, or its ratio kept
+    separate: bool  # whether every answerable question is above all others: nothing bounds how steep it is
     confidences: list[float]  # in the order of the cases
     figures: Figures
 
@@ -153,9 +172,11 @@ def fit(cases: Sequence[Case], cjk_ratio: float, threshold: float = 0.5) -> Fit:
     check_library()
     own = _both_languages(cases)
     confidences = out_of_fold(cases, lambda part: fit_weights(part, None if own else cjk_ratio))
+    weights = fit_weights(cases, None if own else cjk_ratio)
     return Fit(
-        fit_weights(cases, None if own else cjk_ratio),
+        weights,
         own,
+        _separate(cases, weights),
         confidences,
         figures(cases, confidences, threshold),
     )
@@ -194,17 +215,17 @@ def out_of_fold(cases: Sequence[Case], fitted: Callable[[list[Case]], Weights]) 
     """
     kinds: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for case in cases:
-        kinds[case.question].add((case.base, case.kind))
+        kinds[same_text(case.question)].add((case.base, case.kind))
     questions = sorted(
         kinds, key=lambda each: (sorted(kinds[each]), hashlib.sha256(each.encode()).digest(), each)
     )
     place = {question: number % _FOLDS for number, question in enumerate(questions)}
     confidences = [0.0] * len(cases)
     for fold in range(_FOLDS):
-        held = [number for number, case in enumerate(cases) if place[case.question] == fold]
+        held = [number for number, case in enumerate(cases) if place[same_text(case.question)] == fold]
         if not held:
             continue
-        weights = fitted([case for case in cases if place[case.question] != fold])
+        weights = fitted([case for case in cases if place[same_text(case.question)] != fold])
         for number in held:
             confidences[number] = weights.probability(cases[number])
     return confidences
@@ -231,11 +252,15 @@ def _regress(cases: Sequence[Case], cjk_ratio: float | None, with_similarity: bo
         return [*words, case.similarity] if with_similarity else words
 
     model: Any = LogisticRegression(C=_PRIOR, solver="newton-cholesky", max_iter=1000)
-    model.fit(
-        [features(case) for case in cases],
-        [case.answerable for case in cases],
-        sample_weight=balance(cases),
-    )
+    with warnings.catch_warnings():
+        # classes that separate completely leave little curvature: scikit-learn says so and goes on with
+        # another solver; the report says it in words of its own
+        warnings.simplefilter("ignore")
+        model.fit(
+            [features(case) for case in cases],
+            [case.answerable for case in cases],
+            sample_weight=balance(cases),
+        )
     found = [float(each) for each in model.coef_[0]]
     similarity = found.pop() if with_similarity else 0.0
     coverage = found[0]
@@ -251,6 +276,19 @@ def losses(cases: Sequence[Case], confidences: Sequence[float]) -> list[float]:
     ]
 
 
+def _separate(cases: Sequence[Case], weights: Weights) -> bool:
+    def odds(case: Case) -> float:
+        """What the probability follows, without the rounding of one next to 0 or 1."""
+        return (
+            weights.similarity * case.similarity
+            + weights.coverage * case.coverage
+            + weights.cjk * case.cjk_share
+        )
+
+    least = min(odds(case) for case in cases if case.answerable)
+    return least > max(odds(case) for case in cases if not case.answerable)
+
+
 def _both_languages(cases: Sequence[Case]) -> bool:
     counts = Counter((case.is_cjk, case.answerable) for case in cases)
     return all(
@@ -263,33 +301,49 @@ def _both_languages(cases: Sequence[Case]) -> bool:
 
 def figures(cases: Sequence[Case], confidences: Sequence[float], threshold: float) -> Figures:
     """How well these confidences tell the classes of the cases apart."""
-    yes = [each for case, each in zip(cases, confidences, strict=True) if case.answerable]
-    no: dict[str, list[float]] = defaultdict(list)
+    groups: dict[str, list[float]] = defaultdict(list)
     for case, confidence in zip(cases, confidences, strict=True):
-        if not case.answerable:
-            no[case.kind].append(confidence)
-    others = [each for group in no.values() for each in group]
-    area = auroc(yes, others)
+        groups[case.kind].append(confidence)
+    yes = groups.pop(ANSWERABLE)
+    areas = {kind: auroc(yes, group) for kind, group in groups.items()}
+    area = fmean(areas.values())
 
     def errors(at: float) -> Errors:
-        by_kind = {kind: Share(sum(each >= at for each in group), len(group)) for kind, group in no.items()}
-        return Errors(
-            at,
-            Share(sum(share.count for share in by_kind.values()), len(others)),
-            Share(sum(each < at for each in yes), len(yes)),
-            by_kind,
-        )
+        return count_errors(cases, [each >= at for each in confidences], at)
 
     steps = [errors(step / 100) for step in range(1, 100)]
     least = min(each.total for each in steps)
     best = [each for each in steps if each.total == least]
     return Figures(
         area,
-        auroc_interval(area, len(yes), len(others)),
-        {kind: auroc(yes, group) for kind, group in no.items()},
+        auroc_interval(area, len(yes), effective_number([len(group) for group in groups.values()])),
+        areas,
+        {kind: auroc_interval(areas[kind], len(yes), len(group)) for kind, group in groups.items()},
         [errors(each) for each in sorted({*THRESHOLDS, threshold})],
         best[len(best) // 2],
     )
+
+
+def count_errors(cases: Sequence[Case], answered: Sequence[bool], threshold: float) -> Errors:
+    """What goes wrong where these questions are answered and the others refused."""
+    counts = Counter(zip((case.kind for case in cases), answered, strict=True))
+    kinds = dict.fromkeys(case.kind for case in cases if not case.answerable)
+    by_kind = {kind: Share(counts[kind, True], counts[kind, True] + counts[kind, False]) for kind in kinds}
+    refused = counts[ANSWERABLE, False]
+    return Errors(
+        threshold,
+        Share.of_kinds(list(by_kind.values())),
+        Share(refused, refused + counts[ANSWERABLE, True]),
+        by_kind,
+    )
+
+
+def effective_number(sizes: Sequence[int]) -> float:
+    """How many questions kinds of these sizes are worth where every kind counts the same.
+
+    The square of the sum of what the questions count by the sum of squares (Kish, Survey Sampling, 1965).
+    """
+    return len(sizes) ** 2 / sum(1 / size for size in sizes) if all(sizes) else 0.0
 
 
 def reliability(
@@ -323,7 +377,7 @@ def wilson(count: float, total: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def auroc_interval(area: float, higher: int, lower: int) -> tuple[float, float]:
+def auroc_interval(area: float, higher: float, lower: float) -> tuple[float, float]:
     """The 95 % interval of an AUROC of so many against so many questions.
 
     The areas from which the one found is 1.96 standard errors away, with the variance of Hanley and McNeil at

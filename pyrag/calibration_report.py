@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyrag.calibration import (
-    ANSWERABLE,
     LEAST,
     LEAST_AUROC,
+    Case,
     Errors,
     Figures,
     Fit,
     Share,
     Weights,
+    count_errors,
     figures,
     fit,
 )
 from pyrag.db import Index
 from pyrag.labelled import HELD_OUT, OFF_TOPIC, OWN, Labelled
+from pyrag.lexical import same_text
 from pyrag.models import Retrieval
 
 NEGATIVES = (OWN, OFF_TOPIC, HELD_OUT)
@@ -38,6 +40,8 @@ class Report:
     origin: str | None  # of the calibration in force
     now: Figures | None  # by the calibration in force
     missing: list[str]
+    decided: Errors | None  # by all settings in force
+    floor: float | None  # RAG_MIN_SIMILARITY
 
     @property
     def fitted_on(self) -> str:
@@ -62,10 +66,15 @@ class Report:
             "questions": labelled.kinds,
             "without_words": labelled.without_words,
             "unknown_sources": labelled.unknown,
+            "repeated": labelled.repeated,
+            "absent_sources": labelled.absent,
             "not_found": labelled.not_found,
             "weights": _weights(fitted.weights) if fitted else None,
             "out_of_fold": _figures(fitted.figures) if fitted else None,
+            "separate": fitted.separate if fitted else None,
             "in_force": {"origin": self.origin, **_figures(self.now)} if self.now else None,
+            "decided": _errors(self.decided) if self.decided else None,
+            "min_similarity": self.floor,
             "missing": self.missing,
         }
 
@@ -77,22 +86,24 @@ def make_report(
     threshold: float,
     labelled: Labelled,
     calibrations: Sequence[dict[str, Any]],
+    floor: float | None = None,
 ) -> Report:
     """Fits these cases if they suffice. `calibrations` as `Database.list_calibrations` gives them."""
     current = in_force(calibrations, retrieval)
     cases = labelled.cases
     missing = [*_unknown(labelled), *_too_few(labelled)]
-    fitted = now = None
+    fitted = now = decided = None
     if not _too_few(labelled):
         # coverage and CJK share are the same in both ways of retrieval: the words' ratio serves both
         known = current or in_force(calibrations, "lexical")
         fitted = fit(cases, weights_of(known).cjk_ratio if known else 0.0, threshold)
-        missing += _not_separate(fitted)
+        missing += _not_separate(fitted, cases)
+        decided = count_errors(cases, [case.answered for case in cases], cases[0].threshold)
         if current:
             weights = weights_of(current)
             now = figures(cases, [weights.probability(case) for case in cases], threshold)
     origin = current["origin"] if current else None
-    return Report(name, index, retrieval, threshold, labelled, fitted, origin, now, missing)
+    return Report(name, index, retrieval, threshold, labelled, fitted, origin, now, missing, decided, floor)
 
 
 def in_force(calibrations: Sequence[dict[str, Any]], retrieval: Retrieval) -> dict[str, Any] | None:
@@ -117,8 +128,9 @@ def _unknown(labelled: Labelled) -> list[str]:
 
 
 def _too_few(labelled: Labelled) -> list[str]:
-    yes = labelled.kinds.get(ANSWERABLE, 0)
-    no = len(labelled.cases) - yes
+    yes, no = (
+        _distinct(each for each in labelled.cases if each.answerable is want) for want in (True, False)
+    )
     ways = "no_answer entries, --off-topic FILE or --held-out"
     found = []
     if yes < LEAST:
@@ -130,15 +142,27 @@ def _too_few(labelled: Labelled) -> list[str]:
     return found
 
 
-def _not_separate(fitted: Fit) -> list[str]:
-    low, high = fitted.figures.interval
-    found = []
-    if low < LEAST_AUROC:
-        found.append(
-            f"the classes do not separate: AUROC {fitted.figures.auroc:.3f}, 95 % interval {low:.3f} to"
-            f" {high:.3f}, whose lower end must reach {LEAST_AUROC}; ask more questions if the interval is"
-            " wide, else look at the plot and at the questions that are on the wrong side"
-        )
+def _distinct(cases: Iterable[Case]) -> int:
+    return len({same_text(case.question) for case in cases})
+
+
+def _not_separate(fitted: Fit, cases: Sequence[Case]) -> list[str]:
+    """Of all kinds together and of each with enough questions: easy ones do not make up for hard ones."""
+    figures = fitted.figures
+    judged = [("the classes", figures.auroc, figures.interval)]
+    if len(figures.auroc_by_kind) > 1:
+        judged += [
+            (f"answerable and {kind} questions", area, figures.interval_by_kind[kind])
+            for kind, area in figures.auroc_by_kind.items()
+            if _distinct(case for case in cases if case.kind == kind) >= LEAST
+        ]
+    found = [
+        f"{what} do not separate: AUROC {area:.3f}, 95 % interval {low:.3f} to {high:.3f}, whose lower end"
+        f" must reach {LEAST_AUROC}; ask more questions if the interval is wide, else look at the plot and at"
+        " the questions that are on the wrong side"
+        for what, area, (low, high) in judged
+        if low < LEAST_AUROC
+    ]
     if fitted.weights.coverage <= 0:
         found.append(
             "answerable questions have no higher coverage than others: are the labels the wrong way round?"
@@ -161,6 +185,9 @@ def _figures(found: Figures) -> dict[str, Any]:
         "auroc": round(found.auroc, 6),
         "auroc_interval": [round(each, 6) for each in found.interval],
         "auroc_by_kind": {kind: round(area, 6) for kind, area in found.auroc_by_kind.items()},
+        "auroc_interval_by_kind": {
+            kind: [round(each, 6) for each in interval] for kind, interval in found.interval_by_kind.items()
+        },
         "errors": [_errors(each) for each in found.errors],
         "fewest_errors": _errors(found.best),
     }

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrag.cli_common import JsonOption, configuration, note, print_json, shown
-from pyrag.errors import InvalidRequest, SchemaNotInitialized
+from pyrag.cli_common import JsonOption, configuration, note, note_shown, print_json, shown
+from pyrag.errors import InvalidRequest, PyragError, SchemaNotInitialized
 
 if TYPE_CHECKING:
     from pyrag.calibration import Errors, Figures, Share, Weights
     from pyrag.calibration_report import Report
+    from pyrag.config import Settings
     from pyrag.service import Service
 
 
@@ -58,18 +59,34 @@ def calibrate(
     if source is None:
         if off_topic is not None or held_out or put or plot is not None:
             raise InvalidRequest("--off-topic, --held-out, --set and --plot need questions")
-        (_drop if drop else _show)(ctx, as_json)
+        (_drop if drop else _show)(configuration(ctx).settings, as_json)
         return
-    service, report = _report(ctx, source, off_topic, held_out, put, plot)
-    stored = put and not report.missing
-    if stored:
-        _store(service, report)
+    settings = configuration(ctx).settings
+    if settings.retrieval == "vector":
+        reason = "retrieval by vectors alone has no calibration, its confidence is the similarity"
+        if as_json:
+            print_json({"missing": [reason], "set": False})
+        note(f"cannot be set: {reason}")
+        note("  Set RAG_RETRIEVAL=lexical or hybrid; the threshold of vector is RAG_MIN_SIMILARITY.")
+        raise typer.Exit(1)
+    service, report = _report(settings, source, off_topic, held_out, put, plot)
+    stored, failure = False, None
+    if put and not report.missing:
+        try:
+            _store(service, report)
+            stored = True
+        except PyragError as error:
+            failure = error  # the report comes first: it may have taken long
     if as_json:
         print_json({**report.summary(), "set": stored})
     else:
         _print_report(report)
     if plot is not None and report.fit is not None:
-        note(f"plot: {plot}")
+        note(f"plot: {shown(str(plot))}")
+    elif plot is not None:
+        note(f"no plot: {shown(str(plot))} is not written, there are too few questions to fit")
+    if failure is not None:
+        raise failure
     for reason in report.missing:
         note(f"cannot be set: {shown(reason)}")
     if report.missing:
@@ -83,19 +100,14 @@ def calibrate(
 # Steps ---------------------------------------------------------------------------------------------
 
 
-def _service(ctx: typer.Context) -> Service:
+def _service(settings: Settings) -> Service:
     from pyrag.service import Service, open_database
 
-    settings = configuration(ctx).settings
-    if settings.retrieval == "vector":
-        note("cannot be set: retrieval by vectors alone has no calibration, its confidence is the similarity")
-        note("  Set RAG_RETRIEVAL=lexical or hybrid; the threshold of vector is RAG_MIN_SIMILARITY.")
-        raise typer.Exit(1)
     return Service(settings, open_database(settings, note))
 
 
 def _report(
-    ctx: typer.Context,
+    settings: Settings,
     source: Path,
     off_topic: Path | None,
     held_out: bool,
@@ -113,15 +125,23 @@ def _report(
     if plot is not None:
         check_plot(plot)
     if source.is_dir():
-        service = _service(ctx)
+        service = _service(settings)
         calibrations = _calibrations(service, needed=put)
         labelled = ask_dataset(
-            source, service.settings, service.database, note, off_topic, held_out, progress_bar, question_bar
+            source,
+            service.settings,
+            service.database,
+            note_shown,
+            off_topic,
+            held_out,
+            progress_bar,
+            question_bar,
+            calibrations,
         )
     else:
         questions = load_questions(source)
-        strangers = read_strangers(off_topic, source, questions, note)
-        service = _service(ctx)
+        strangers = read_strangers(off_topic, source, questions, note_shown)
+        service = _service(settings)
         calibrations = _calibrations(service, needed=True)
         labelled = ask_questions(service, questions, strangers, held_out, question_bar)
     report = make_report(
@@ -131,6 +151,7 @@ def _report(
         service.settings.min_confidence,
         labelled,
         calibrations,
+        service.settings.min_similarity,
     )
     if plot is not None and report.fit is not None:
         write_calibration(plot, report)
@@ -164,8 +185,15 @@ def _store(service: Service, report: Report) -> None:
     )
 
 
-def _drop(ctx: typer.Context, as_json: bool) -> None:
-    service = _service(ctx)
+def _drop(settings: Settings, as_json: bool) -> None:
+    if settings.retrieval == "vector":
+        if as_json:
+            print_json({"dropped": False})
+        else:
+            print("nothing to drop: retrieval by vectors alone has no calibration")
+            print("to drop that of another retrieval: RAG_RETRIEVAL=lexical rag calibrate --drop")
+        return
+    service = _service(settings)
     retrieval = service.settings.retrieval
     dropped = service.database.drop_calibration(service.index, retrieval)
     about = f"{service.index.provider} {shown(service.index.model)}, {retrieval}"
@@ -177,12 +205,10 @@ def _drop(ctx: typer.Context, as_json: bool) -> None:
         print(f"there is no calibration of your own for {about}")
 
 
-def _show(ctx: typer.Context, as_json: bool) -> None:
+def _show(settings: Settings, as_json: bool) -> None:
     from pyrag.calibration_report import weights_of
-    from pyrag.service import Service, open_database
 
-    settings = configuration(ctx).settings
-    service = Service(settings, open_database(settings, note))
+    service = _service(settings)
     rows = service.database.list_calibrations(service.index)
     for row in rows:
         row["in_force"] = row["in_force"] and row["retrieval"] == settings.retrieval
@@ -218,6 +244,10 @@ def _print_report(report: Report) -> None:
     )
     if labelled.without_words:
         print(f"left out: {len(labelled.without_words)} questions without words, judged by similarity")
+    if labelled.repeated:
+        print(f"left out: {len(labelled.repeated)} questions that were asked before, in the same words")
+    for absent, keys in labelled.sources_not_indexed.items():
+        print(f"not in the index: {shown(absent)}, expected by {shown(', '.join(keys))}")
     if labelled.not_found:
         print(
             f"{len(labelled.not_found)} answerable questions have none of their notes among the hits,"
@@ -226,7 +256,9 @@ def _print_report(report: Report) -> None:
     if report.fit is None:
         return
     found = report.fit.figures
-    print("\non questions not fitted on, with 95 % intervals:")
+    print("\non questions not fitted on, with the true shares that fit them (95 % intervals):")
+    if len(found.auroc_by_kind) > 1:
+        print("every kind of unanswerable questions counts the same, however many there are")
     print(f"AUROC             {_auroc(found)}")
     if report.now is not None:
         print(f"{f'  {report.origin} now':<18}{_auroc(report.now)}")
@@ -234,11 +266,22 @@ def _print_report(report: Report) -> None:
     for errors in found.errors:
         _print_errors(f"{errors.threshold:.2f}{' *' if errors.threshold == report.threshold else ''}", errors)
     _print_errors(f"{found.best.threshold:.2f} fewest", found.best)
-    if report.now is not None:
-        now = next(each for each in report.now.errors if each.threshold == report.threshold)
-        _print_errors(f"{now.threshold:.2f} in force", now)
-    print("* RAG_MIN_CONFIDENCE; fewest: both shares together are least; in force: by today's calibration")
+    if report.decided is not None:
+        _print_errors(f"{report.decided.threshold:.2f} in force", report.decided)
+    print("* RAG_MIN_CONFIDENCE; fewest: both shares together are least; in force: by today's settings")
+    if report.floor is not None:
+        about = (
+            "a floor beside the confidence, which only the row in force counts in"
+            if report.now is not None
+            else "the threshold until there is a calibration, and a floor beside the confidence then"
+        )
+        print(f"RAG_MIN_SIMILARITY={report.floor:g} is set: {about}")
     print(f"\n{_formula(report.fit.weights)}")
+    if report.fit.separate:
+        print(
+            "the classes separate completely, so these questions do not say how steep the weights are:"
+            " more and harder ones do"
+        )
     if not report.fit.own_cjk and report.fit.weights.cjk:
         print("the weight of cjk_share keeps its ratio to coverage: too few questions in one language")
 

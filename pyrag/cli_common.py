@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyrag.errors import InvalidRequest
+from pyrag.redaction import BIDI_CONTROLS
 
 if TYPE_CHECKING:
     from pyrag.config import Configuration
@@ -71,15 +72,21 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def note_shown(text: str) -> None:
+    """A line on stderr that names what stands in a file."""
+    note(shown(text))
+
+
 def print_json(value: Any) -> None:
     """A document on stdout."""
     print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
 
 
 def shown(text: str) -> str:
-    """A text from a note or file name on one line, control characters escaped: it cannot steer a terminal."""
+    """A text from a note or file name on one line: it cannot steer a terminal or turn its direction round."""
     return "".join(
-        char if char == "\t" or char.isprintable() or unicodedata.category(char) not in ("Cc", "Zl", "Zp")
+        char if char == "\t" or char.isprintable()
+        or (unicodedata.category(char) not in ("Cc", "Zl", "Zp") and char not in BIDI_CONTROLS)
         else char.encode("unicode_escape").decode("ascii")
         for char in text
     )  # fmt: skip

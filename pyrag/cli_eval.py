@@ -13,6 +13,7 @@ from pyrag.cli_common import (
     JsonOption,
     configuration,
     note,
+    note_shown,
     print_citations,
     print_head,
     print_json,
@@ -113,18 +114,18 @@ def _evaluate_questions(
         if as_json:
             return
         if answers:
-            print(f"Q: {outcome.question.question}")
+            print(f"Q: {shown(outcome.question.question)}")
             _print_answer(outcome.response)
             print(f"{_verdict(outcome)}\n")
         else:
-            print(f"{_verdict(outcome)}  {outcome.question.id}: {outcome.question.question}")
+            print(f"{_verdict(outcome)}  {shown(f'{outcome.question.id}: {outcome.question.question}')}")
 
     outcomes = run_evaluation(service, loaded, show)
     misses = [outcome for outcome in outcomes if not outcome.right]
     if report is not None:
         explained = {each.question.id: service.explain(each.question.question) for each in misses}
         written = report_questions(report, path.name, _facts_of(service), outcomes, explained)
-        note(f"report: {written}")
+        note_shown(f"report: {written}")
     if as_json:
         print_json(
             {
@@ -186,7 +187,7 @@ def _verdict(outcome: Outcome) -> str:
     text = f"{word}  {response.confidence:.4f}  {got}"
     if not outcome.right:
         text += f"  (expected {question.expected_mode} {', '.join(question.expected_sources)}".rstrip() + ")"
-    return text
+    return shown(text)
 
 
 def _print_answer(response: AskResponse) -> None:
@@ -222,19 +223,21 @@ def _evaluate_beir(
         check_plot(plot)
     if report is not None:
         check_report(report)
-    dataset = load_dataset(folder, note, off_topic=off_topic, held_out=held_out).sampled(sample)
+    dataset = load_dataset(folder, note_shown, off_topic=off_topic, held_out=held_out).sampled(sample)
     asked = (len(dataset.answerable) + len(dataset.unanswerable)) * len(chosen)
     server = open_database(settings, note)
-    note(f"{dataset.name}: storing {len(dataset.passages)} documents, then {asked} searches")
+    note_shown(f"{dataset.name}: storing {len(dataset.passages)} documents, then {asked} searches")
     explain = MISSES if report is not None else 0
-    results = evaluate_settings(dataset, chosen, server, note, progress_bar, question_bar, explain)
+    results = evaluate_settings(dataset, chosen, server, note_shown, progress_bar, question_bar, explain)
     comparison = compare_results(*results) if compare else None
     names = compare or (f"{results[0].provider} {results[0].model}",)
     named = list(zip(names, results, strict=True))
     if plot is not None:
         write_plot(plot, named)
     if report is not None:
-        note(f"report: {report_retrieval(report, [('folder', str(folder.resolve()))], named, comparison)}")
+        note_shown(
+            f"report: {report_retrieval(report, [('folder', str(folder.resolve()))], named, comparison)}"
+        )
     if as_json:
         body = results[0].summary()
         if compare and comparison:
@@ -251,7 +254,7 @@ def _evaluate_beir(
     if compare and comparison:
         _print_comparison(compare, comparison)
     if plot is not None:
-        print(f"plot: {plot}")
+        print(f"plot: {shown(str(plot))}")
 
 
 def _settings_of(ctx: typer.Context, text: str) -> Settings:

@@ -334,28 +334,49 @@ class Database:
         wrong_refusals: float,
     ) -> None:
         """`rag.set_calibration`: puts a calibration of one's own in force."""
-        self._rows(
-            "select rag.set_calibration(%s, %s, %s, %s::float8[], %s, %s, %s, %s, %s, %s)::text as done",
-            [
-                index.provider,
-                index.model,
-                retrieval,
-                list(weights),
-                fitted_on,
-                answerable,
-                unanswerable,
-                auroc,
-                wrong_answers,
-                wrong_refusals,
-            ],
+        query = "select rag.set_calibration(%s, %s, %s, %s::float8[], %s, %s, %s, %s, %s, %s)::text as done"
+        about = [index.provider, index.model, retrieval, list(weights), fitted_on]
+        with self._writing_calibrations():
+            self._rows(query, [*about, answerable, unanswerable, auroc, wrong_answers, wrong_refusals])
+
+    def copy_calibration(self, index: Index, row: dict[str, Any]) -> None:
+        """`set_calibration` with a row of `list_calibrations`, perhaps of another database."""
+        weights = ("intercept", "similarity_weight", "coverage_weight", "cjk_weight")
+        figures = ("answerable", "unanswerable", "auroc", "wrong_answers", "wrong_refusals")
+        self.set_calibration(
+            index,
+            row["retrieval"],
+            [row[name] for name in weights],
+            row["fitted_on"],
+            *(row[name] for name in figures),
         )
 
     def drop_calibration(self, index: Index, retrieval: Retrieval) -> bool:
         """`rag.drop_calibration`: takes one's own out of force; whether there was one."""
-        rows = self._rows(
-            "select rag.drop_calibration(%s, %s, %s) as dropped", [index.provider, index.model, retrieval]
-        )
+        query = "select rag.drop_calibration(%s, %s, %s) as dropped"
+        with self._writing_calibrations():
+            rows = self._rows(query, [index.provider, index.model, retrieval])
         return bool(rows[0]["dropped"])
+
+    @contextmanager
+    def _writing_calibrations(self) -> Iterator[None]:
+        """Names role, table and grant where the right to write calibrations is missing."""
+        try:
+            yield
+        except PyragError as error:
+            if not isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+                raise
+            role = self._rows("select pg_catalog.quote_ident(current_user) as role", [])[0]["role"]
+            raise InternalError(
+                f"Role {role} may not write the table rag.calibrations",
+                hint="Its owner can allow that: grant select, insert, update, delete on rag.calibrations"
+                f" to {role}",
+            ) from None
+
+    def cjk_share(self, question: str) -> float | None:
+        """`rag.cjk_share`: how far a question is Chinese, Japanese or Korean; None without any words."""
+        share = self._rows("select rag.cjk_share(%s) as share", [question])[0]["share"]
+        return None if share is None else float(share)
 
     def close_dead_runs(self) -> int:
         """`rag.close_dead_runs`: runs whose process is gone are marked as interrupted; how many."""

@@ -10,24 +10,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from statistics import median
 
 from pyrag import __version__
-from pyrag.beir import MEASURES, PAIRED, Comparison, Measured
+from pyrag.beir import PAIRED, Comparison, Measured
 from pyrag.errors import InvalidRequest
+from pyrag.eval_svg import histogram, html_text, measure_bars
 from pyrag.evaluation import Outcome
 from pyrag.schemas import ExplainResponse
 
 NAME = "report.html"
 MISSES = 50  # of a retrieval set
-_BINS = 20
-_CLASSES = ("first", "second")  # of the bars of a series
-_LEFT, _WIDTH, _HEIGHT, _BASE = 36, 310, 130, 180  # of a plot's axes; as wide as a small telephone
 _CANDIDATES = 20  # rows of a miss
 _SHORT = 12  # characters of a cell that are not broken
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --soft: #595959; --paper: #fff; --line: #cfcfcf;
   --good: #1a6fb5; --bad: #b3460b; --panel: #f5f5f5; }
@@ -41,18 +37,23 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .5rem 
 caption { text-align: left; color: var(--soft); padding-bottom: .25rem; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .5rem; border-bottom: 1px solid var(--line);
   unicode-bidi: isolate; }
-table.facts th, table.summary th { white-space: normal; font-weight: 600; }
 th, .short { overflow-wrap: normal; }
+table.facts, table.summary { table-layout: fixed; overflow-wrap: break-word; }
+table.facts th, table.summary th:first-child { width: 40%; }
+table.facts th, table.summary th { font-weight: 600; overflow-wrap: break-word; }
 .wrong { color: var(--bad); font-weight: 600; }
 .soft { color: var(--soft); }
 article { border: 1px solid var(--line); border-radius: .4rem; padding: .25rem .75rem; margin: 1rem 0; }
 figure { margin: 1rem 0; } svg { width: 100%; max-width: 30rem; height: auto; display: block; }
-svg text { fill: var(--ink); font: 11px system-ui, sans-serif; }
+svg text { fill: var(--ink); font: 11px system-ui, sans-serif; } svg text.value { font-size: 9px; }
 svg .axis { stroke: var(--soft); fill: none; } svg .threshold { stroke: var(--ink); stroke-dasharray: 5 4; }
-svg .first { fill: var(--good); fill-opacity: .65; } svg .second { fill: var(--bad); fill-opacity: .65; }
+svg .first { fill: var(--good); } svg .second { fill: var(--bad); }
 @media (max-width: 45rem) {
-  table.rows, table.rows tbody, table.rows tr, table.rows td { display: block; width: 100%; }
-  table.rows thead { position: absolute; clip-path: inset(50%); height: 1px; overflow: hidden; }
+  table.rows, table.rows caption, table.rows tbody, table.rows tr, table.rows td,
+  table.facts, table.facts tbody, table.facts tr, table.facts th, table.facts td {
+    display: block; width: 100%; }
+  table.rows thead { position: absolute; clip-path: inset(50%); height: 1px; width: 1px; overflow: hidden; }
+  table.facts th { border: 0; padding-bottom: 0; } table.facts td { padding-top: 0; }
   table.rows tr { border-bottom: 2px solid var(--line); padding: .4rem 0; }
   table.rows td { border: 0; padding: .1rem 0; }
   table.rows td::before { content: attr(data-label) ": "; color: var(--soft); }
@@ -138,7 +139,7 @@ def report_questions(
         [
             _section("Settings and index", _facts(facts)),
             _section("Summary", _facts(summary, "summary")),
-            _section("Confidence", _histogram(kinds, threshold)),
+            _section("Confidence", histogram(kinds, threshold)),
             _section("Questions", _table(head, rows)),
             _section(
                 f"Misses ({len(misses)})", "".join(misses) or "<p>None: every question came out right.</p>"
@@ -164,7 +165,7 @@ def report_retrieval(
     first = results[0][1]
     parts = [
         _section("Settings and index", _facts([*facts, *_index(results)])),
-        _section("Summary", _measures(results) + _measure_bars(results)),
+        _section("Summary", _measures(results) + measure_bars(results)),
     ]
     if comparison is not None:
         parts.append(_section("Second less first", _compared(comparison)))
@@ -178,7 +179,7 @@ def report_retrieval(
         else:
             kinds = {"answerable": result.confidences(result.dataset.answerable)}
         threshold = median(reply.threshold for reply in result.replies.values())
-        parts.append(_section(f"Confidence{suffix}", _histogram(kinds, threshold)))
+        parts.append(_section(f"Confidence{suffix}", histogram(kinds, threshold)))
     for name, result in results:
         suffix = f": {name}" if len(results) > 1 else ""
         parts.append(_section(f"Questions{suffix}", _asked(result)))
@@ -243,7 +244,9 @@ def _compared(comparison: Comparison) -> str:
         )
         for each in comparison.regressions
     ]
-    return f"<p>{_text(words)}</p>" + (_table(head, rows, caption="Questions that got worst") if rows else "")
+    return f"<p>{html_text(words)}</p>" + (
+        _table(head, rows, caption="Questions that got worst") if rows else ""
+    )
 
 
 def _asked(result: Measured) -> str:
@@ -297,9 +300,9 @@ def _write(folder: Path, title: str, sections: Iterable[str]) -> Path:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy"'
         " content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{_text(title)}</h1>\n"
-        f'<p class="soft">pyrag {_text(__version__)}, {made}</p>\n{"".join(sections)}</main>\n'
+        f"<title>{html_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{html_text(title)}</h1>\n"
+        f'<p class="soft">pyrag {html_text(__version__)}, {made}</p>\n{"".join(sections)}</main>\n'
         "</body>\n</html>\n"
     )
     try:
@@ -310,12 +313,12 @@ def _write(folder: Path, title: str, sections: Iterable[str]) -> Path:
 
 
 def _section(title: str, body: str) -> str:
-    return f"<section>\n<h2>{_text(title)}</h2>\n{body}\n</section>\n"
+    return f"<section>\n<h2>{html_text(title)}</h2>\n{body}\n</section>\n"
 
 
 def _facts(facts: Iterable[tuple[str, str]], kind: str = "facts") -> str:
     rows = "".join(
-        f'<tr><th scope="row">{_text(name)}</th><td{_lang(value)}>{_text(value)}</td></tr>\n'
+        f'<tr><th scope="row">{html_text(name)}</th><td{_lang(value)}>{html_text(value)}</td></tr>\n'
         for name, value in facts
     )
     return f'<table class="{kind}"><tbody>\n{rows}</tbody></table>'
@@ -323,12 +326,12 @@ def _facts(facts: Iterable[tuple[str, str]], kind: str = "facts") -> str:
 
 def _table(head: Row, rows: Iterable[Row], kind: str = "rows", caption: str = "") -> str:
     names = [each.text if isinstance(each, Cell) else each for each in head]
-    titles = "".join(f'<th scope="col">{_text(name)}</th>' for name in names)
+    titles = "".join(f'<th scope="col">{html_text(name)}</th>' for name in names)
     body = "".join(
         f"<tr>{''.join(_cell(name, cell) for name, cell in zip(names, row, strict=True))}</tr>\n"
         for row in rows
     )
-    above = f"<caption>{_text(caption)}</caption>" if caption else ""
+    above = f"<caption>{html_text(caption)}</caption>" if caption else ""
     return f'<table class="{kind}">{above}<thead><tr>{titles}</tr></thead><tbody>\n{body}</tbody></table>'
 
 
@@ -338,15 +341,16 @@ def _cell(name: str, cell: str | Cell) -> str:
     if len(text) <= _SHORT:
         classes.append("short")
     kind = f' class="{" ".join(classes)}"' if classes else ""
-    return f'<td data-label="{_text(name)}"{kind}{_lang(text)}>{_text(text)}</td>'
+    return f'<td data-label="{html_text(name)}"{kind}{_lang(text)}>{html_text(text)}</td>'
 
 
 def _miss(key: str, question: str, verdict: str, explained: ExplainResponse | None) -> str:
     """A question that came out wrong, with what `rag explain` says of it."""
-    head = f'<h3><span class="soft">{_text(key)}</span> <span{_lang(question)}>{_text(question)}</span></h3>'
-    parts = [f'<article>\n{head}\n<p class="wrong"{_lang(verdict)}>{_text(verdict)}</p>']
+    title = f"<span{_lang(question)}>{html_text(question)}</span>"
+    head = f'<h3><span class="soft">{html_text(key)}</span> {title}</h3>'
+    parts = [f'<article>\n{head}\n<p class="wrong"{_lang(verdict)}>{html_text(verdict)}</p>']
     if explained is not None:
-        parts.append(f"<p>{_text(explained.summary)}</p>")
+        parts.append(f"<p>{html_text(explained.summary)}</p>")
         names = ("place", "outcome", "source", "heading", "similarity", "coverage", "words", "why")
         rows = [
             (
@@ -367,94 +371,9 @@ def _miss(key: str, question: str, verdict: str, explained: ExplainResponse | No
     return "\n".join(parts) + "\n</article>\n"
 
 
-def _text(text: str) -> str:
-    """A text that cannot be anything but text, characters that HTML does not allow replaced."""
-    return escape(_CONTROL.sub("\ufffd", text))
-
-
 def _lang(text: str) -> str:
     """The attribute lang for a text in Chinese, Japanese or Korean; others have the page's."""
     for name, characters in (("ko", "[\uac00-\ud7af]"), ("ja", "[\u3040-\u30ff]"), ("zh", "[\u3400-\u9fff]")):
         if re.search(characters, text):
             return f' lang="{name}"'
     return ""
-
-
-# Plots ---------------------------------------------------------------------------------------------
-
-
-def _histogram(kinds: dict[str, list[float]], threshold: float) -> str:
-    """Confidences of one or two kinds of questions, as shares of each, with the threshold."""
-    kinds = {kind: values for kind, values in kinds.items() if values}
-    shares = []
-    for values in kinds.values():
-        counts = [0] * _BINS
-        for value in values:
-            counts[min(_BINS - 1, int(value * _BINS))] += 1
-        shares.append([count / len(values) for count in counts])
-    top = max(max(each) for each in shares)
-    left, width, height, base = _LEFT, _WIDTH, _HEIGHT, _BASE
-    step = width / _BINS
-    bars = []
-    for number, (kind, each) in enumerate(zip(kinds, shares, strict=True)):
-        for place, share in enumerate(each):
-            if share:
-                bars.append(
-                    f'<rect class="{_CLASSES[number]}" x="{left + place * step + 1:.1f}"'
-                    f' y="{base - share / top * height:.1f}" width="{step - 2:.1f}"'
-                    f' height="{share / top * height:.1f}"><title>{_text(kind)}:'
-                    f" {place / _BINS:.2f} to {(place + 1) / _BINS:.2f}: {share:.1%}</title></rect>"
-                )
-    at = left + threshold * width
-    ticks = "".join(
-        f'<text x="{left + tick / 5 * width:.1f}" y="{base + 16}" text-anchor="middle">{tick / 5:.1f}</text>'
-        for tick in range(6)
-    )
-    names = [f"{kind} ({len(values)})" for kind, values in kinds.items()]
-    return _figure(
-        f'{"".join(bars)}<path class="axis" d="M{left} {base - height}V{base}H{left + width}"/>'
-        f'<path class="threshold" d="M{at:.1f} {base - height - 5}V{base}"/>'
-        f'<text x="{left - 5}" y="{base - height + 5}" text-anchor="end">{top:.0%}</text>{ticks}'
-        f'<text x="{left + width / 2}" y="{base + 34}" text-anchor="middle">confidence;'
-        f" dashed: threshold {threshold:.2f}</text>",
-        names,
-        f"Confidence of {' and '.join(names)}",
-    )
-
-
-def _measure_bars(results: Sequence[tuple[str, Measured]]) -> str:
-    left, width, height, base = _LEFT, _WIDTH, _HEIGHT, _BASE
-    step = width / len(MEASURES)
-    bar = step * 0.8 / len(results)
-    bars = []
-    for number, (_, result) in enumerate(results):
-        for place, name in enumerate(MEASURES):
-            value = result.metrics[name]
-            x = left + place * step + step * 0.1 + number * bar
-            bars.append(
-                f'<rect class="{_CLASSES[number]}" x="{x:.1f}" y="{base - value * height:.1f}"'
-                f' width="{bar - 2:.1f}" height="{value * height:.1f}"/>'
-                f'<text x="{x + bar / 2:.1f}" y="{base - value * height - 4:.1f}" text-anchor="middle">'
-                f"{value:.3f}</text>"
-            )
-    names = "".join(
-        f'<text x="{left + (place + 0.5) * step:.1f}" y="{base + 16}" text-anchor="middle">{name}</text>'
-        for place, name in enumerate(MEASURES)
-    )
-    axis = f'<path class="axis" d="M{left} {base - height}V{base}H{left + width}"/>'
-    return _figure("".join(bars) + axis + names, [name for name, _ in results], "Means over the questions")
-
-
-def _figure(body: str, names: Sequence[str], label: str) -> str:
-    """An SVG with a legend for one or two series."""
-    legend = "".join(
-        f'<rect class="{_CLASSES[number]}" x="{_LEFT}" y="{2 + number * 15}" width="11" height="11"/>'
-        f'<text x="{_LEFT + 16}" y="{12 + number * 15}">{_text(_short(name))}</text>'
-        for number, name in enumerate(names)
-    )
-    about = f'viewBox="0 0 360 220" role="img" aria-label="{_text(label)}"'
-    return f"<figure><svg {about}>{legend}{body}</svg></figure>"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 50 else f"{name[:49]}…"

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from pyrag.errors import InvalidRequest
+from pyrag.lexical import same_text
 from pyrag.schemas import AskResponse
 from pyrag.service import Service
 
@@ -47,21 +48,33 @@ class Outcome:
 
 
 def load_questions(path: Path) -> list[Question]:
-    """The questions of a YAML file. Raises `InvalidRequest` naming the file, the entry and the field."""
+    """The questions of a YAML file.
+
+    Raises `InvalidRequest` naming the file, the entry and the field, and both entries where a question is
+    said to have an answer and to have none.
+    """
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
         questions = TypeAdapter(list[Question]).validate_python(entries)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidRequest(f"{path} cannot be read: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        wrong = error.errors()[0]
+        where = ".".join(str(part) for part in wrong["loc"])
         raise InvalidRequest(
-            f"{path}, entry {where or 'list'}: {first['msg'].removeprefix('Value error, ')}",
+            f"{path}, entry {where or 'list'}: {wrong['msg'].removeprefix('Value error, ')}",
             hint="Each entry has id, question, expected_mode (rag or no_answer) and expected_sources.",
         ) from None
     if not questions:
         raise InvalidRequest(f"{path} holds no questions")
+    seen: dict[str, Question] = {}
+    for question in questions:
+        first = seen.setdefault(same_text(question.question), question)
+        if first.expected_mode != question.expected_mode:
+            raise InvalidRequest(
+                f"{path}: entries {first.id} ({first.expected_mode}) and {question.id}"
+                f" ({question.expected_mode}) ask the same question"
+            )
     return questions
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pyrag.beir import (
     Asking,
@@ -25,12 +25,11 @@ from pyrag.db import Database
 from pyrag.errors import InvalidRequest, RetrievalNotReady
 from pyrag.evaluation import Question
 from pyrag.ingest import Silent
+from pyrag.lexical import same_text
 from pyrag.models import Hit
 from pyrag.service import Service
 
 OFF_TOPIC, HELD_OUT, OWN = "off-topic", "held-out", "own"
-_CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_WORD = re.compile("[0-9A-Za-z\u00c0-\u1fff]+")
 
 
 @dataclass(slots=True)
@@ -39,19 +38,37 @@ class Labelled:
 
     cases: list[Case] = field(default_factory=list)
     without_words: list[str] = field(default_factory=list)  # ids of questions that are judged by similarity
-    unknown: dict[str, list[str]] = field(default_factory=dict)  # sources that are not indexed, by question
+    repeated: list[str] = field(default_factory=list)  # ids of questions asked before: each text counts once
+    unknown: dict[str, list[str]] = field(default_factory=dict)  # questions with no source in the index
+    absent: dict[str, list[str]] = field(default_factory=dict)  # of others, the sources not in the index
     not_found: list[str] = field(default_factory=list)  # answerable ones without their source among the hits
+    _texts: set[tuple[str, str, str]] = field(default_factory=set)
 
     def add(self, service: Service, kind: str, key: str, question: str, base: str = "") -> list[Hit]:
         """Asks a question and keeps what the search gave for it, unless it has no words; the hits."""
         hits, decision = service.find(question)
-        if (hits and decision.coverage is None) or not (_CJK.search(question) or _WORD.search(question)):
+        share = decision.cjk_share
+        if share is None:  # nothing was found
+            share = service.database.cjk_share(question)
+        if share is None or (hits and decision.coverage is None):
             self.without_words.append(key)
+        elif (kind, base, same_text(question)) in self._texts:
+            self.repeated.append(key)
         else:
-            share = cjk_share(question) if decision.cjk_share is None else decision.cjk_share
+            self._texts.add((kind, base, same_text(question)))
             signals = (decision.similarity or 0.0, decision.coverage or 0.0, share)
-            self.cases.append(Case(key, question, kind, *signals, base))
+            answered = decision.mode == "rag"
+            self.cases.append(Case(key, question, kind, *signals, base, answered, decision.threshold))
         return hits
+
+    @property
+    def sources_not_indexed(self) -> dict[str, list[str]]:
+        """The questions that expect each source that is not in the index."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for key, sources in (*self.unknown.items(), *self.absent.items()):
+            for source in sources:
+                found[source].append(key)
+        return dict(found)
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -79,9 +96,11 @@ def ask_questions(
     answerable = []
     for question in asked:
         if question.expected_mode == "rag" and unknown.issuperset(question.expected_sources):
-            labelled.unknown[question.id] = question.expected_sources
+            labelled.unknown.setdefault(question.id, []).extend(question.expected_sources)
         elif question.expected_mode == "rag":
             answerable.append(question)
+            if absent := [each for each in question.expected_sources if each in unknown]:
+                labelled.absent.setdefault(question.id, []).extend(absent)
     own = [q for q in asked if q.expected_mode == "no_answer"]
     with asking(len(answerable) * (1 + held_out) + len(own) + len(off_topic)) as done:
         for question in answerable:
@@ -131,10 +150,12 @@ def ask_dataset(
     held_out: bool,
     storing: Storing = lambda: nullcontext(Silent()),
     asking: Asking = lambda questions: nullcontext(lambda: None),
+    calibrations: Iterable[dict[str, Any]] = (),
 ) -> Labelled:
     """The cases of a BEIR folder, stored in a throw-away database on the server.
 
-    With `held_out` and no heldout.txt a half of the passages, chosen by hash, is left out.
+    With `held_out` and no heldout.txt a half of the passages, chosen by hash, is left out. Of `calibrations`
+    (`Database.list_calibrations`) the user's own count there too.
     """
     listed = (folder / "heldout.txt").exists()
     dataset = load_dataset(folder, note, off_topic=off_topic, held_out=held_out and listed)
@@ -143,7 +164,11 @@ def ask_dataset(
     with stored_corpus(dataset, server) as (corpus, database):
         service = Service(settings, database)
         corpus.ingest(service, note, storing)
+        for row in calibrations:
+            if row["in_force"] and row["origin"] == "calibrated":
+                database.copy_calibration(service.index, row)
         labelled = Labelled()
+        answerable = {same_text(text) for text in dataset.answerable.values()}
         with asking(len(dataset.answerable) + len(dataset.unanswerable)) as done:
             for key, text in dataset.answerable.items():
                 hits = labelled.add(service, ANSWERABLE, key, text)
@@ -151,7 +176,10 @@ def ask_dataset(
                     labelled.not_found.append(key)
                 done()
             for key, text in dataset.unanswerable.items():
-                labelled.add(service, OFF_TOPIC if key.startswith("off-topic ") else HELD_OUT, key, text)
+                if same_text(text) in answerable:  # held out, but another passage answers the same question
+                    labelled.repeated.append(key)
+                else:
+                    labelled.add(service, OFF_TOPIC if key.startswith("off-topic ") else HELD_OUT, key, text)
                 done()
     return labelled
 
@@ -162,13 +190,9 @@ def read_strangers(
     """The questions of an off-topic file, none without one."""
     if path is None:
         return {}
-    return read_off_topic(path, note, asked, {q.question for q in questions if q.expected_mode == "rag"})
-
-
-def cjk_share(question: str) -> float:
-    """The same as `rag.cjk_share`, for a question for which nothing was found; 0 without characters."""
-    characters, words = len(_CJK.findall(question)), len(_WORD.findall(question))
-    return characters / ((characters + words) or 1)
+    return read_off_topic(
+        path, note, asked, {q.question: q.id for q in questions if q.expected_mode == "rag"}
+    )
 
 
 def leave_half_out(dataset: Dataset) -> Dataset:

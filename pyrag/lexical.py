@@ -29,3 +29,8 @@ def lexical_features(text: str) -> list[str]:
 def is_cjk(text: str) -> bool:
     """True when the text holds at least one CJK character: then it is answered in Chinese."""
     return bool(_CJK_CHARACTER.search(text))
+
+
+def same_text(question: str) -> str:
+    """What two questions have in common that are asked in the same words, but for case and blanks."""
+    return " ".join(question.split()).casefold()

@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+# embeddings, overrides and isolates of direction: they make a text look like another
+BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _PART = 8  # characters of a secret that may not be shown together
 _BEARER = re.compile(r"""(?i)\b(bearer\s+["']?)[^\s"']+""")
 _MASKED = re.compile(r"\S*\*{3,}\S*")  # a key that the server has masked itself, its ends still there

@@ -310,7 +310,7 @@ def test_off_topic_questions_may_have_ids_of_the_folder(folder: Path, off_topic:
     assert list(dataset.unanswerable.values()) == ["Who painted the Mona Lisa?", "When is the pump painted?"]
     assert not dataset.unanswerable.keys() & dataset.answerable.keys()
     write_lines(off_topic, [{"_id": "z", "text": QUERIES["q2"]}])
-    with pytest.raises(InvalidRequest, match=r"off\.jsonl: question z is one of .*queries\.jsonl too"):
+    with pytest.raises(InvalidRequest, match=r"off\.jsonl: question z is the same as q2 of .*queries\.jsonl"):
         loaded(folder, off_topic=off_topic)
 
 

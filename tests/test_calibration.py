@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
 import yaml
 from conftest import Server
+from psycopg.conninfo import conninfo_to_dict
 
 from pyrag import calibration
 from pyrag.calibration import (
@@ -36,7 +40,7 @@ from pyrag.calibration_report import make_report
 from pyrag.db import THROWAWAY_PREFIX, Database
 from pyrag.errors import InvalidRequest
 from pyrag.ingest import ingest_vault
-from pyrag.labelled import HELD_OUT, OFF_TOPIC, OWN, Labelled, cjk_share
+from pyrag.labelled import HELD_OUT, OFF_TOPIC, OWN, Labelled
 from pyrag.service import Service
 
 Rag = Callable[..., CompletedProcess[str]]
@@ -172,22 +176,23 @@ def test_a_confidence_is_never_that_of_weights_fitted_on_the_same_question() -> 
 
 
 def test_the_probability_is_that_of_the_database(connection: psycopg.Connection[tuple[object, ...]]) -> None:
-    for case in made(Weights(-7, 1, 24, 2.5), 5):
-        weights = Weights(-6.5, 1.5, 20, 2)
-        query = "select rag.answer_probability(%s, %s, %s, %s, %s, %s, %s)"
-        signals = [case.similarity, case.coverage, case.cjk_share]
-        row = connection.execute(query, [*signals, *weights.as_list()]).fetchone()
-        assert row == (pytest.approx(weights.probability(case)),)
+    chance = random.Random(7)
+    query = "select rag.answer_probability(%s, %s, %s, %s, %s, %s, %s)"
+    for size in (1, 10, 100, 1000):
+        for _ in range(50):
+            weights = Weights(*(chance.uniform(-size, size) for _ in range(4)))
+            case = Case("", "", OWN, chance.random(), chance.random(), chance.choice([0.0, 1.0, 0.4]))
+            signals = [case.similarity, case.coverage, case.cjk_share]
+            row = connection.execute(query, [*signals, *weights.as_list()]).fetchone()
+            assert row == (pytest.approx(weights.probability(case), rel=1e-12),)
 
 
-@pytest.mark.parametrize(
-    "question", ["Wie heißt der Δ?", "客户 P1 工单？", "カタカナ test 한국어", "a1 b2", "?!"]
-)
-def test_the_cjk_share_is_that_of_the_database(
-    connection: psycopg.Connection[tuple[object, ...]], question: str
-) -> None:
-    row = connection.execute("select coalesce(rag.cjk_share(%s), 0)", [question]).fetchone()
-    assert row == (pytest.approx(cjk_share(question)),)
+def test_the_cjk_share_comes_from_the_database_also_where_nothing_is_found(indexed: Service) -> None:
+    assert indexed.database.cjk_share("客户 P1 工单？") == 0.8
+    assert indexed.database.cjk_share("?!") is None
+    labelled = Labelled()
+    assert labelled.add(indexed, OWN, "none", "客户 P1 工单？") == []
+    assert [case.cjk_share for case in labelled.cases] == [0.8]
 
 
 # Figures -------------------------------------------------------------------------------------------
@@ -199,13 +204,14 @@ def test_errors_are_counted_at_each_threshold_and_by_kind() -> None:
     found = figures(cases, [0.9, 0.45, 0.55, 0.1, 0.2], threshold=0.62)
     assert [each.threshold for each in found.errors] == [0.3, 0.4, 0.5, 0.6, 0.62, 0.7, 0.8]
     half = found.errors[2]
-    assert half.wrong_answers == Share(1, 3)
+    assert half.wrong_answers == Share.of_kinds([Share(1, 2), Share(0, 1)])
+    assert (half.wrong_answers.count, half.wrong_answers.total, half.wrong_answers.value) == (1, 3, 0.25)
     assert half.wrong_refusals == Share(1, 2)
     assert half.by_kind == {OWN: Share(1, 2), OFF_TOPIC: Share(0, 1)}
-    assert found.auroc == pytest.approx(5 / 6)
+    assert found.auroc == pytest.approx(0.875)
     assert found.auroc_by_kind == {OWN: 0.75, OFF_TOPIC: 1}
     assert 0.2 < found.best.threshold <= 0.45
-    assert found.best.total == pytest.approx(1 / 3)
+    assert found.best.total == pytest.approx(0.25)
 
 
 def test_reliability_counts_both_classes_the_same() -> None:
@@ -251,6 +257,81 @@ def test_classes_that_do_not_separate_are_refused_with_their_figures(missing: Re
     said = missing(made(Weights(0, 0, 0, 0), 200, chinese=0))
     assert "do not separate: AUROC 0." in said
     assert "must reach 0.8" in said
+
+
+def spread(kind: str, count: int, coverages: tuple[float, float]) -> list[Case]:
+    """Cases of a kind with coverages evenly between two."""
+    low, high = coverages
+    return [
+        Case(f"{kind}{n}", f"{kind} {n}", kind, 0, low + (high - low) * n / count, 0) for n in range(count)
+    ]
+
+
+def test_easy_questions_do_not_buy_what_fails_on_hard_ones(service: Service, missing: Refusals) -> None:
+    hard = spread(ANSWERABLE, 24, (0.4, 0.6)) + spread(OWN, 24, (0.4, 0.6))
+    easy = spread(OFF_TOPIC, 600, (0.0, 0.1))
+    said = missing(hard + easy)
+    assert "answerable and own questions do not separate: AUROC 0.4" in said
+    assert "the classes do not separate: AUROC 0.7" in said
+    assert "off-topic questions do not separate" not in said
+    # as hard, but separable: nothing against it
+    assert missing(spread(ANSWERABLE, 24, (0.4, 0.6)) + spread(OWN, 24, (0.2, 0.35)) + easy) == ""
+
+
+def test_a_kind_fails_by_itself_where_all_together_pass(missing: Refusals) -> None:
+    cases = spread(ANSWERABLE, 200, (0.3, 0.7)) + spread(OWN, 200, (0.1, 0.5))
+    cases += spread(OFF_TOPIC, 200, (0.0, 0.1))
+    said = missing(cases)
+    assert "the classes do" not in said
+    assert "answerable and own questions do not separate" not in said  # 0.86
+    cases[200:400] = spread(OWN, 200, (0.2, 0.6))
+    said = missing(cases)
+    assert said.startswith("answerable and own questions do not separate: AUROC 0.7")
+    assert "\n" not in said
+
+
+def test_kinds_count_the_same_in_the_figures_and_what_is_stored(service: Service) -> None:
+    cases = (
+        spread(ANSWERABLE, 40, (0.4, 0.6)) + spread(OWN, 30, (0.1, 0.45)) + spread(OFF_TOPIC, 600, (0, 0.1))
+    )
+    made_of = make_report("q", service.index, "lexical", 0.5, Labelled(cases), [SHIPPED])
+    assert made_of.fit is not None
+    found = made_of.fit.figures
+    assert found.auroc == pytest.approx(sum(found.auroc_by_kind.values()) / 2)
+    shares = made_of.at_half.by_kind
+    assert shares[OWN].value > 0
+    assert made_of.at_half.wrong_answers.value == pytest.approx(shares[OWN].value / 2)
+    low, high = made_of.at_half.wrong_answers.interval
+    assert low < made_of.at_half.wrong_answers.value < high
+    assert high - low > wilson(15, 630)[1] - wilson(15, 630)[0]  # 630 questions are not worth as many
+
+
+def test_only_distinct_questions_count(missing: Refusals) -> None:
+    cases = spread(ANSWERABLE, 30, (0.4, 0.6))
+    cases += [replace(case, question=" Same  question" if n % 2 else "same Question") for n, case in
+              enumerate(spread(OWN, 30, (0.0, 0.1)))]  # fmt: skip
+    assert missing(cases) == (
+        "1 unanswerable questions, at least 20 are needed: 19 are missing"
+        " (no_answer entries, --off-topic FILE or --held-out)"
+    )
+
+
+def test_classes_that_separate_completely_are_told_from_others(service: Service) -> None:
+    for own, complete in (((0.0, 0.2), True), ((0.0, 0.45), False)):
+        cases = spread(ANSWERABLE, 24, (0.4, 0.6)) + spread(OWN, 24, own)
+        made_of = make_report("q", service.index, "lexical", 0.5, Labelled(cases), [SHIPPED])
+        assert made_of.fit is not None
+        assert made_of.fit.separate is complete
+        assert made_of.summary()["separate"] is complete
+
+
+def test_no_warning_of_the_library_reaches_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for yes, no in (((0.5, 0.5), (0.1, 0.1)), ((0.9, 1.0), (0.0, 0.0)), ((0.3, 0.3), (0.3, 0.3))):
+            fit(spread(ANSWERABLE, 24, yes) + spread(OWN, 24, no), 0.0)
+    assert heard == []
+    assert capfd.readouterr().err == ""
 
 
 def test_labels_the_wrong_way_round_are_noticed(missing: Refusals) -> None:
@@ -369,6 +450,8 @@ def test_set_changes_the_answer_to_a_borderline_question_and_drop_restores_it(
 ) -> None:
     assert mode(rag, BORDERLINE) == "rag"
     dry = rag("calibrate", str(questions))
+    assert "the classes separate completely" in dry.stdout
+    assert "Warning" not in dry.stderr
     assert dry.returncode == 0, dry.stderr
     assert "questions.yaml: 24 answerable, 24 own; fake fake-lexical-v1, lexical" in dry.stdout
     assert "nothing is changed; to put it in force add --set" in dry.stderr
@@ -466,6 +549,117 @@ def test_an_index_of_another_vault_is_noticed(
     assert "0 answerable questions" in said
 
 
+def test_sources_that_are_not_indexed_are_all_named(
+    indexed: Service, rag: Rag, questions: Path, tmp_path: Path
+) -> None:
+    entries = yaml.safe_load(questions.read_text())
+    for number in range(5):
+        entries[number]["expected_sources"].append(f"gone{number}.md")
+    questions.write_text(yaml.safe_dump(entries))
+    done = rag("calibrate", str(questions))
+    assert done.returncode == 0, done.stderr
+    for number in range(5):
+        assert f"not in the index: gone{number}.md, expected by {NAMES[number]}" in done.stdout
+    body = json.loads(rag("calibrate", str(questions), "--json").stdout)
+    assert body["absent_sources"]["amber"] == ["gone0.md"]
+    assert body["unknown_sources"] == {}
+
+    entries[0]["expected_sources"] = ["gone.md"]
+    questions.write_text(yaml.safe_dump(entries))
+    done = rag("calibrate", str(questions), "--set")
+    assert "the notes of 1 answerable questions are not in the index" in refusal(done)
+    assert "not in the index: gone.md, expected by amber" in done.stdout
+
+
+def test_a_question_asked_again_counts_once(indexed: Service, rag: Rag, questions: Path) -> None:
+    entries = yaml.safe_load(questions.read_text())
+    questions.write_text(yaml.safe_dump([*entries, {**entries[0], "id": "again"}]))
+    done = rag("calibrate", str(questions), "--json")
+    body = json.loads(done.stdout)
+    assert body["questions"] == {"answerable": 24, "own": 24}
+    assert body["repeated"] == ["again"]
+
+
+def test_one_unanswerable_question_many_times_is_refused_without_a_traceback(
+    indexed: Service, rag: Rag, questions: Path, tmp_path: Path
+) -> None:
+    entries = yaml.safe_load(questions.read_text())
+    for entry in entries[24:]:
+        entry["question"] = BORDERLINE
+    questions.write_text(yaml.safe_dump(entries))
+    plot = tmp_path / "plot.png"
+    said = refusal(rag("calibrate", str(questions), "--set", "--plot", str(plot)))
+    assert "cannot be set: 1 unanswerable questions, at least 20 are needed" in said
+    assert f"no plot: {plot} is not written, there are too few questions to fit" in said
+    assert not plot.exists()
+
+
+def test_a_question_with_two_labels_is_refused_with_both_entries(
+    indexed: Service, rag: Rag, questions: Path, tmp_path: Path
+) -> None:
+    off = tmp_path / "off.jsonl"
+    off.write_text(json.dumps({"_id": "x", "text": answerable("amber").upper()}) + "\n")
+    done = rag("calibrate", str(questions), "--off-topic", str(off))
+    assert done.returncode == 2
+    assert f"{off}: question x is the same as amber of {questions}, which has an answer" in done.stderr
+
+
+def test_the_row_in_force_is_what_the_settings_decide(indexed: Service, rag: Rag, questions: Path) -> None:
+    usual = rag("calibrate", str(questions))
+    assert "RAG_MIN_SIMILARITY" not in usual.stdout
+    done = rag("calibrate", str(questions), RAG_MIN_SIMILARITY="0.99")
+    assert "RAG_MIN_SIMILARITY=0.99 is set: a floor beside the confidence" in done.stdout
+    body = json.loads(rag("calibrate", str(questions), "--json", RAG_MIN_SIMILARITY="0.99").stdout)
+    assert body["min_similarity"] == 0.99
+    assert body["decided"]["wrong_refusals"]["count"] == 24  # nothing is that similar
+    assert body["decided"]["wrong_answers"]["count"] == 0
+    rows = [line for line in done.stdout.splitlines() if line.startswith("0.50 in force")]
+    assert len(rows) == 1
+    assert rows[0].split()[3] == "0.0%"
+    assert "100.0%" in rows[0]
+
+
+def test_vector_retrieval_has_nothing_to_drop(rag: Rag) -> None:
+    done = rag("calibrate", "--drop", RAG_RETRIEVAL="vector")
+    assert done.returncode == 0
+    assert "nothing to drop: retrieval by vectors alone has no calibration" in done.stdout
+    assert "cannot be set" not in done.stdout + done.stderr
+    done = rag("calibrate", "/none.yaml", "--json", RAG_RETRIEVAL="vector")
+    assert "cannot be set: retrieval by vectors alone" in refusal(done)
+    assert json.loads(done.stdout)["set"] is False
+    done = rag("calibrate", "--drop", "--json", RAG_RETRIEVAL="vector")
+    assert json.loads(done.stdout) == {"dropped": False}
+
+
+def test_without_the_right_to_write_the_report_comes_before_the_error(
+    indexed: Service, rag: Rag, questions: Path, url: str, server: Server
+) -> None:
+    role = f"pyrag-reader-{os.getpid()}"
+    server.execute(f"create role \"{role}\" login password 'x'")
+    try:
+        with psycopg.connect(url) as connection:
+            connection.execute(f'grant usage on schema rag to "{role}"')
+            connection.execute(f'grant select on all tables in schema rag to "{role}"')
+        parts = conninfo_to_dict(url)
+        host = quote(str(parts.get("host") or "localhost"), safe="")
+        reader = f"postgresql://{role}:x@{host}:{parts.get('port') or 5432}/{parts['dbname']}"
+        if host.startswith("%2F"):
+            reader = f"postgresql://{role}:x@/{parts['dbname']}?host={host}&port={parts.get('port') or 5432}"
+        for options in (["--set"], ["--set", "--json"]):
+            done = rag("calibrate", str(questions), *options, DATABASE_URL=reader)
+            said = refusal(done)
+            assert f'Role "{role}" may not write the table rag.calibrations' in said
+            assert f'grant select, insert, update, delete on rag.calibrations to "{role}"' in said
+            assert "nothing is changed" not in said
+            assert ('"set": false' if "--json" in options else "AUROC  ") in done.stdout
+        assert f'Role "{role}" may not' in refusal(rag("calibrate", "--drop", DATABASE_URL=reader))
+    finally:
+        server.execute(f'drop owned by "{role}"')
+        with psycopg.connect(url) as connection:
+            connection.execute(f'drop owned by "{role}"')
+        server.execute(f'drop role "{role}"')
+
+
 def test_questions_without_words_are_left_out_and_counted(indexed: Service) -> None:
     labelled = Labelled()
     asked = {"mark": "?!", "sign": "阀", "words": answerable("amber"), "nothing": "Who wrote Faust?"}
@@ -527,6 +721,16 @@ def test_a_beir_folder_is_asked_in_a_database_of_its_own_and_set_in_the_users(
     rows = json.loads(rag("calibrate", "--show", "--json").stdout)
     assert next(row for row in rows if row["in_force"])["fitted_on"].startswith("valves: ")
     assert leftovers(server) == 0
+
+
+def test_a_calibration_of_ones_own_counts_for_a_beir_folder_too(
+    service: Service, rag: Rag, folder: Path
+) -> None:
+    before = json.loads(rag("calibrate", str(folder), "--held-out", "--json").stdout)
+    assert before["decided"]["wrong_refusals"]["count"] < before["questions"]["answerable"]
+    service.database.set_calibration(service.index, "lexical", [-99, 0, 1, 0], "none", 20, 20, 1, 0, 0)
+    after = json.loads(rag("calibrate", str(folder), "--held-out", "--json").stdout)
+    assert after["decided"]["wrong_refusals"]["count"] == after["questions"]["answerable"]
 
 
 def test_a_dry_run_on_a_beir_folder_needs_no_schema(

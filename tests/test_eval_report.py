@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +14,8 @@ import yaml
 
 from pyrag.beir import PAIRED, Dataset, Measured, Passage, Reply
 from pyrag.errors import InvalidRequest
-from pyrag.eval_report import Cell, _lang, _table, _text, check_report, report_retrieval
+from pyrag.eval_report import Cell, _lang, _table, check_report, report_retrieval
+from pyrag.eval_svg import histogram, html_text
 from pyrag.ingest import ingest_vault
 from pyrag.service import Service
 
@@ -215,12 +217,40 @@ def test_a_result_without_explained_misses_has_a_page(tmp_path: Path) -> None:
     assert "<made>" in page.text
 
 
+def test_bars_of_two_kinds_stand_side_by_side() -> None:
+    drawn = histogram({"one": [0.42, 0.44], "two": [0.43]}, 0.5)
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)
+    bars = [bar for bar in bars if bar[2] != "11"]
+    assert [name for name, _, _ in bars] == ["first", "second"]
+    (_, left, width), (_, right, _) = bars
+    assert float(left) + float(width) <= float(right) + 0.1
+
+
+def test_nothing_from_a_file_steers_the_terminal(service: Service, rag: Rag, tmp_path: Path) -> None:
+    vault = tmp_path / "vault"
+    vault.mkdir()
+    (vault / "va\alve\n\u202e.md").write_text("The valve opens at ninety degrees.\n")
+    ingest_vault(vault, service.database, service.embedder, chunks_in_memory=100)
+    fields = {"question": "At how many \u202edegrees\x1b[31m does the valve open?", "expected_mode": "rag"}
+    entry = {"id": "b\alack\u2067", **fields, "expected_sources": ["o\x1bther.md"]}
+    path = tmp_path / "q.yaml"
+    path.write_text(yaml.safe_dump([entry]))
+    for options in ((), ("--answers",)):
+        done = rag("eval", "--questions", str(path), *options)
+        assert done.returncode == 1, done.stderr
+        assert not re.search("[\a\x1b\u202a-\u202e\u2066-\u2069]", done.stdout + done.stderr)
+        assert r"va\x07lve\n\u202e.md" in done.stdout
+        assert r"\u202edegrees\x1b[31m" in done.stdout
+        assert r"o\x1bther.md" in done.stdout
+
+
 # Small parts ---------------------------------------------------------------------------------------
 
 
 def test_text_is_only_text() -> None:
-    assert _text("<a href='x'>&\"") == "&lt;a href=&#x27;x&#x27;&gt;&amp;&quot;"
-    assert _text("a\0b\x1b[31m\udc80") == "a\ufffdb\ufffd[31m\ufffd"
+    assert html_text("<a href='x'>&\"") == "&lt;a href=&#x27;x&#x27;&gt;&amp;&quot;"
+    assert html_text("a\0b\x1b[31m\udc80") == "a\ufffdb\ufffd[31m\ufffd"
+    assert html_text("a\u202eb\u2066c") == "a\\u202eb\\u2066c"
     assert 'data-label="&quot;&gt;"' in _table(['">'], [[Cell("x", True)]])
 
 

@@ -151,6 +151,14 @@ def test_a_good_file_gives_its_questions_in_order(tmp_path: Path) -> None:
     ]
 
 
+def test_a_question_with_two_labels_is_refused_with_both_entries(tmp_path: Path) -> None:
+    path = tmp_path / "q.yaml"
+    path.write_text(
+        f"{GOOD}- {{id: other, question: ' Q ', expected_sources: [], expected_mode: no_answer}}\n"
+    )
+    assert refused(path) == ": entries good (rag) and other (no_answer) ask the same question"
+
+
 # The verdict ---------------------------------------------------------------------------------------
 
 
