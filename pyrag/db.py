@@ -931,7 +931,7 @@ def _readings(path: str) -> list[tuple[str, str | None]]:
     """What `PATH#HEADING` may mean: the whole as a path, then cut at a `#`, the longest path first."""
     places = [place for place, char in enumerate(path) if char == "#" and path[:place].strip()]
     tried = sorted({*places[:4], *places[-4:]}, reverse=True)
-    cut = [(path[:place], path[place + 1 :].strip(" #") or None) for place in tried]
+    cut = [(path[:place], path[place + 1 :].lstrip(" #").rstrip() or None) for place in tried]
     return [(path, None), *cut]
 
 

@@ -76,7 +76,7 @@ def judge_candidates(
         if each.state == "filtered":
             outcome, reason = "filtered", "does not pass the filter"
         elif each.state == "beyond_top_k":
-            outcome, reason = "beyond_top_k", f"only the {top_k} best are read"
+            outcome, reason = "beyond_top_k", _only_best(top_k)
             if hit.duplicate_of is not None:
                 reason += f"; says the same as place {places[hit.duplicate_of]}"
             if hit.chunk_id in joined:
@@ -147,14 +147,16 @@ def _refusal(explained: Explained, decision: Decision, budget: int) -> str:
         return _compared(decision)
     if decision.calibration is None:
         return f"no chunk is similar enough: {_compared(decision)}"
-    return (
-        "no chunk holds enough of the question's words: the best covers"
-        f" {decision.coverage or 0:.2f} of them; {_compared(decision)}"
-    )
+    signals = f"best coverage {decision.coverage or 0:.2f}"
+    if decision.similarity is not None:
+        signals += f", best similarity {decision.similarity:.2f}"
+    return f"the answer is probably not there ({signals}); {_compared(decision)}"
 
 
 def _compared(decision: Decision) -> str:
     """What was compared with what."""
+    if decision.rule == "no_room":
+        return decision.reason
     if decision.rule == "below_min_similarity":
         similarity, floor = _apart(decision.similarity or 0, decision.min_similarity or 0)
         return f"best similarity {similarity} is below the floor {floor} of RAG_MIN_SIMILARITY"
@@ -167,6 +169,10 @@ def _apart(first: float, second: float) -> tuple[str, str]:
     """Two numbers with two digits, or as many as tell them apart."""
     digits = next((n for n in range(2, 17) if f"{first:.{n}f}" != f"{second:.{n}f}" or first == second), 17)
     return f"{first:.{digits}f}", f"{second:.{digits}f}"
+
+
+def _only_best(top_k: int) -> str:
+    return f"only the {top_k} best are read" if top_k > 1 else "only the best one is read"
 
 
 def _count(number: int, noun: str) -> str:
@@ -239,7 +245,7 @@ def why_not_response(
         summary,
         path,
         note,
-        _advice(status, chunk, place, words, note, explained) + about,
+        _advice(status, chunk, place, words, note, explained, decision) + about,
         best=NoteChunk(
             chunk_id=chunk.chunk_id,
             heading_path=chunk.heading_path,
@@ -308,7 +314,7 @@ def _verdict(
     if status == "below_threshold":
         return f"{name} is at place {place}, but the question is refused: {_compared(decision)}."
     if status == "beyond_top_k":
-        return f"{name} is {_standing(chunk, place)}, and only the {top_k} best are read{refused}."
+        return f"{name} is {_standing(chunk, place)}, and {_only_best(top_k)}{refused}."
     if status == "filtered":
         return f"{name} does not pass the filter."
     if status == "missed_by_index":
@@ -344,6 +350,7 @@ def _advice(
     words: Sequence[str],
     note: NoteFound,
     explained: Explained,
+    decision: Decision,
 ) -> list[str]:
     """What to do about it."""
     hints = []
@@ -351,8 +358,9 @@ def _advice(
         each.hit.chunk_id == chunk.chunk_id and each.hit.duplicate_of is not None
         for each in explained.candidates
     )
-    if status == "beyond_top_k" and place is not None and place <= _MOST and not repeated:
-        hints.append(f"It is read with: --top-k {place}")
+    answered = decision.mode == "rag"
+    if status == "beyond_top_k" and answered and place is not None and place <= _MOST and not repeated:
+        hints.append(f"It is among the best {place}: ask with --top-k {place} (HTTP: top_k)")
     if status == "over_budget":
         hints.append("Raise RAG_CONTEXT_TOKEN_BUDGET, or ask for fewer chunks.")
     if status == "filtered":
@@ -388,6 +396,10 @@ def _traced(path: NotePath, trace: NoteTrace) -> WhyNotResponse:
             f"Not indexed: {name} failed in {run}: {trace.reason}",
             [show, again],
         )
+    elif trace.fate == "vanished":
+        status = "deleted"
+        summary = f"Not indexed: {name} failed in {run}, and a later run did not find it any more"
+        hints = [show, again]
     elif trace.fate == "moved":
         status, summary = "moved", f"{name} was moved to {trace.moved_to} in {run}"
         hints = [f"Ask about {trace.moved_to}"]

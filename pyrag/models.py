@@ -26,7 +26,7 @@ Verdict = Literal["supported", "other_source", "not_found", "too_short"]  # on a
 
 CandidateState = Literal["within", "beyond_top_k", "filtered"]  # how far a chunk got
 Fate = Literal[  # what the ledger says last about a note
-    "failed", "deleted", "withheld", "moved", "pending", "interrupted", "stored"
+    "vanished", "failed", "deleted", "withheld", "moved", "pending", "interrupted", "stored"
 ]
 
 

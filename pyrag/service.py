@@ -181,6 +181,8 @@ class Service:
         """
         check_question(question)
         check_text("path", path)
+        if not path.strip():
+            raise InvalidRequest("path is empty", hint="Name a note, such as: runbooks/reset.md")
         found = self.database.locate_note(path, filter.vault if filter else None)
         reply = unsearched_response(found)
         if reply is not None:

@@ -1,7 +1,7 @@
 -- Tests of db/functions/confidence.sql: the calibrated confidence, and the decision to answer.
 
 begin;
-select plan(76);
+select plan(81);
 
 -- cjk_share ---------------------------------------------------------------------------------------
 
@@ -107,7 +107,9 @@ from (values
     ('lexical', '{-3, 2, 9}', 'three parameters are refused'),
     ('lexical', '{-3, 2, null, 1}', 'a missing one is refused'),
     ('lexical', '{-3, -2, 9, 1}', 'similarity does not count against an answer'),
-    ('hybrid', '{-3, 2, -9, 1}', 'nor does coverage')
+    ('hybrid', '{-3, 2, -9, 1}', 'nor does coverage'), ('lexical', '{NaN, 1, 1, 1}', 'NaN is refused'),
+    ('lexical', '{1, 1, Infinity, 1}', 'so is infinity'), ('lexical', null, 'no parameters are refused'),
+    (null, '{-3, 2, 9, 1}', 'no retrieval is refused')
 ) as u (r, w, name);
 
 -- estimate_confidence -----------------------------------------------------------------------------
@@ -163,6 +165,7 @@ from (values
     (0.31, 'shipped', 0.3, null, false, false, '^confidence 0\.310000 is below the threshold 0\.500000$'),
     (0.81, 'shipped', 0.3, 0.4, false, false, '^best similarity 0\.300000 is below the floor 0\.400000 of RAG_MIN'),
     (null, null, 0.3, null, false, false, '^nothing was found$'),
+    (0.4999999, 'shipped', 0.3, null, false, false, '^confidence 0\.4999999 is below the threshold 0\.5$'),
     (0.1, 'shipped', 0.3, null, true, false, 'disabled globally$'),
     (0.1, 'shipped', 0.3, null, true, true, 'fallback .* enabled$')
 ) as u (c, k, s, m, f, e, pattern);

@@ -1,7 +1,7 @@
 -- Tests of db/functions/explain.sql: what kept a chunk or a note out of the sources.
 
 begin;
-select plan(119);
+select plan(124);
 
 create function pg_temp.vec(variadic p_first real[]) returns public.vector language sql immutable
 as 'select (p_first || array_fill(0::real, array[1024 - cardinality(p_first)]))::public.vector';
@@ -129,6 +129,11 @@ select results_eq(
     $$ values ('filtered', 49::bigint, 0::bigint, 1::bigint), ('within', 1, 1, 1) $$,
     'what only the filter kept out has no place'
 );
+select is(rag.has_heading(h, '{}', a), w, format('%s has %s', h, a))
+from (values
+    (array['C#'], 'C#', true), (array['C#'], 'c#', true), (array['C'], 'C#', true)
+) as u (h, a, w);
+
 -- rank_note: the ranks of rag.rank_chunks ---------------------------------------------------------
 
 select is_empty(
@@ -233,13 +238,15 @@ insert into rag.ingest_runs (
     id, vault_path, embedding_provider, embedding_model, embedding_dim, status
 )
 values
-    (1001, '/v', 'p', 'm', 1024, 'failed'), (1002, '/v', 'p', 'm', 1024, 'success'),
+    (1000, '/v', 'p', 'm', 1024, 'failed'), (1001, '/v', 'p', 'm', 1024, 'success'),
+    (1002, '/v', 'p', 'm', 1024, 'failed'),
     (1003, '/w', 'p', 'm', 1024, 'running');
 insert into rag.ingest_run_items (
     run_id, relative_path, action, status, reason, moved_from, error
 )
 values
-    (1001, 'broken.md', 'add', 'failed', 'new file', null, 'not UTF-8'),
+    (1000, 'left.md', 'add', 'failed', 'new file', null, 'not UTF-8'),
+    (1002, 'broken.md', 'add', 'failed', 'new file', null, 'not UTF-8'),
     (1001, 'gone.md', 'add', 'done', 'new file', null, null),
     (1002, 'gone.md', 'delete', 'done', 'file is gone', null, null),
     (1001, 'old.md', 'add', 'done', 'new file', null, null),
@@ -247,22 +254,23 @@ values
     (1001, 'kept.md', 'delete', 'pending', 'withheld: no file was found at all', null, null),
     (1001, 'quick.md', 'skip', 'done', 'file vanished while the run was at work', null, null),
     (1001, 'hand.md', 'add', 'done', 'new file', null, null),
-    (1001, 'shut/', 'skip', 'failed', 'it cannot be read', null, 'folder cannot be listed'),
+    (1002, 'shut/', 'skip', 'failed', 'it cannot be read', null, 'folder cannot be listed'),
     (1003, 'late.md', 'add', 'pending', 'new file', null, null);
 select results_eq(
     format('select t.fate, t.run_id, t.moved_to, t.reason from rag.trace_note(%L) as t', p),
     format('values (%L, %s::bigint, %L, %L)', f, r, m, w), format('%s: %s', p, f)
 )
 from (values
-    ('broken', 'failed', 1001, null, 'not UTF-8'), ('./BROKEN.md', 'failed', 1001, null, 'not UTF-8'),
+    ('broken', 'failed', 1002, null, 'not UTF-8'), ('[[Broken|it]]', 'failed', 1002, null, 'not UTF-8'),
+    ('left.md', 'vanished', 1000, null, 'not UTF-8'), ('./BROKEN.md', 'failed', 1002, null, 'not UTF-8'),
     ('/v/gone.md', 'deleted', 1002, null, 'file is gone'),
     ('old.md', 'moved', 1002, 'new.md', 'same content as the vanished old.md'),
     ('new.md', 'stored', 1002, null, 'same content as the vanished old.md'),
     ('kept.md', 'withheld', 1001, null, 'withheld: no file was found at all'),
     ('quick.md', 'deleted', 1001, null, 'file vanished while the run was at work'),
     ('hand.md', 'stored', 1001, null, 'new file'),
-    ('shut/a/b.md', 'failed', 1001, null, 'folder cannot be listed'),
-    ('/v/shut/a.md', 'failed', 1001, null, 'folder cannot be listed'),
+    ('shut/a/b.md', 'failed', 1002, null, 'folder cannot be listed'),
+    ('/v/shut/a.md', 'failed', 1002, null, 'folder cannot be listed'),
     ('late.md', 'interrupted', 1003, null, 'new file')
 ) as u (p, f, r, m, w);
 select is_empty(format('select * from rag.trace_note(%L)', p), format('%L was never seen', p))

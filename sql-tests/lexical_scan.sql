@@ -1,7 +1,7 @@
 -- Tests of db/functions/lexical_scan.sql: the chunks that fit the words of a question best.
 
 begin;
-select plan(114);
+select plan(115);
 
 create function pg_temp.store(
     p_source text, p_content text, p_vault text default '/v', p_index integer default 0,
@@ -218,6 +218,16 @@ select is_empty(
     'coverage is never more than 1, and nothing is found that has none'
 );
 delete from rag.documents as d where starts_with(d.relative_path, 'full/');
+
+do $$ begin
+    perform pg_temp.store('stop.md', 'how are you, what is this');
+end $$;
+select results_eq(
+    $$ select distinct f.coverage, cardinality(f.matched_terms) > 1
+    from rag.find_lexical('How are you?', 1) as f $$,
+    'values (0::float8, true)', 'stop words alone find, but cover nothing'
+);
+delete from rag.documents as d where d.relative_path = 'stop.md';
 
 -- Several sentences -------------------------------------------------------------------------------
 

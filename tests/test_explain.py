@@ -186,7 +186,7 @@ def test_a_refusal_applies_to_all_that_was_found(by_words: Service) -> None:
     assert [each.outcome for each in found.candidates[:3]] == ["below_threshold"] * 3
     assert found.candidates[0].reason == found.decision.reason
     assert re.fullmatch(
-        r"Refused: no chunk holds enough of the question's words: the best covers 0\.\d\d of them;"
+        r"Refused: the answer is probably not there \(best coverage 0\.\d\d, best similarity 0\.\d\d\);"
         r" confidence 0\.\d\d is below the threshold 0\.50\.",
         found.summary,
     )
@@ -213,7 +213,7 @@ def test_fallback_is_named_whether_enabled_or_not(world: tuple[str, Path]) -> No
     assert off.summary.endswith("; fallback was asked for, but it is disabled globally.")
     on = service_on(world[0], fallback_enabled=True).explain(question, fallback=True)
     assert on.decision.mode == "fallback"
-    assert on.summary.startswith("Passed to the model's general knowledge: no chunk holds enough")
+    assert on.summary.startswith("Passed to the model's general knowledge: the answer is probably not there")
     assert on.candidates[0].outcome == "below_threshold"
 
 
@@ -348,7 +348,7 @@ def test_a_note_beyond_top_k_says_its_place_and_how_to_reach_it(by_words: Servic
     reply = by_words.why_not(PUMP, f"{late.source}#{late.heading}", 2)
     assert reply.status == "beyond_top_k"
     assert reply.summary == f"{late.source}#{late.heading} is at place 4, and only the 2 best are read."
-    assert "It is read with: --top-k 4" in reply.hints
+    assert "It is among the best 4: ask with --top-k 4 (HTTP: top_k)" in reply.hints
     assert reply.ahead == found.candidates[:2]
     assert by_words.explain(PUMP, 4).candidates[3].outcome in ("used", "duplicate")
 
@@ -703,6 +703,31 @@ def test_on_an_empty_index_over_http(service: Service) -> None:
     assert (made.status_code, made.json["status"]) == (200, "nothing_indexed")
 
 
+def test_a_file_that_failed_and_has_vanished_since_is_not_told_to_fail(
+    service: Service, tmp_path: Path
+) -> None:
+    vault = tmp_path / "left"
+    vault.mkdir()
+    (vault / "a.md").write_text("# Pump\n\nThe pump is primed by hand.\n", encoding="utf-8")
+    (vault / "bad.md").write_bytes("泵".encode("gb18030"))
+    ingest_vault(vault, service.database, service.embedder)
+    assert service.why_not(PUMP, "bad.md").status == "failed"
+    (vault / "bad.md").unlink()
+    ingest_vault(vault, service.database, service.embedder)
+    reply = service.why_not(PUMP, "bad.md")
+    assert reply.status == "deleted"
+    assert "a later run did not find it any more" in reply.summary
+
+
+def test_stop_words_alone_are_no_question_that_is_answered(service: Service, tmp_path: Path) -> None:
+    vault = tmp_path / "talk"
+    vault.mkdir()
+    (vault / "a.md").write_text("# Trial\n\nHow long is it? What are you in it?\n", encoding="utf-8")
+    ingest_vault(vault, service.database, service.embedder)
+    for question in ("How are you?", "What is this?", "Who are you?", "How?", "the"):
+        assert service.ask(question).mode == "no_answer", question
+
+
 def test_the_commands(world: tuple[str, Path], by_words: Service) -> None:
     rag = command(world[0])
     shown = rag("explain", PUMP, "-k", "2", "--path", "Ops")
@@ -717,7 +742,7 @@ def test_the_commands(world: tuple[str, Path], by_words: Service) -> None:
     assert reply.returncode == 0
     assert reply.stdout.startswith("Not indexed: latin.md failed in run 2: not UTF-8")
     reply = rag("why-not", PUMP, "Ops/Valve List.md", "-k", "1")
-    assert reply.stdout.splitlines()[0].endswith("and only the 1 best are read.")
+    assert reply.stdout.splitlines()[0].endswith("and only the best one is read.")
     assert "ahead of it:" in reply.stdout
     body = json.loads(rag("why-not", PUMP, "gone.md", "--json").stdout)
     assert body == json.loads(by_words.why_not(PUMP, "gone.md").model_dump_json())

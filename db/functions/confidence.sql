@@ -165,6 +165,12 @@ begin atomic
     judged as (
         select
             c.*,
+            -- as many as tell them apart: confidence 0.5000004 is not below 0.5
+            case
+                when
+                    c.confidence = c.threshold
+                    or round(c.confidence::numeric, 6) <> round(c.threshold::numeric, 6) then 6
+            end as digits,
             case
                 when c.confidence is null then 'nothing_found'
                 when c.confidence < c.threshold then 'below_threshold'
@@ -189,9 +195,9 @@ begin atomic
                 )
                 else format(
                     'confidence %s is %s the threshold %s',
-                    round(j.confidence::numeric, 6),
+                    coalesce(round(j.confidence::numeric, j.digits)::text, j.confidence::text),
                     case j.rule when 'below_threshold' then 'below' else 'not below' end,
-                    round(j.threshold::numeric, 6)
+                    coalesce(round(j.threshold::numeric, j.digits)::text, j.threshold::text)
                 )
             end,
             case
@@ -217,9 +223,10 @@ comment on function rag.decide_mode(
 'Whether a question is answered from the knowledge base (rag), refused (no_answer) or passed to the
 model''s general knowledge (fallback: asked for and enabled), with the rule that fired
 (nothing_found, below_threshold, below_min_similarity, reached_threshold), the same in words, and what
-was compared. The first five arguments are those of rag.retrieve; a null confidence says that nothing
+was compared. The service adds two rules of its own: no_room (it counts tokens) and no_supported_quote
+(it reads the model''s answer). The first five arguments are those of rag.retrieve; a null confidence says that nothing
 was found at all. A calibrated confidence is compared with p_min_confidence, and p_min_similarity, if
-set, is a floor on the best similarity; a confidence that is a similarity is compared with
+set, is a floor on the best similarity, where there is one; a confidence that is a similarity is compared with
 p_min_similarity, else with p_usual_similarity, the provider''s. Example:
 select mode, reason from rag.decide_mode(0.81, ''shipped'', 0.31, 0.4, 0, 0.5, null, 0.2);';
 
@@ -240,12 +247,19 @@ create or replace function rag.set_calibration(
     set search_path = pg_catalog, public, pg_temp
 as $$
 begin
-    if p_retrieval not in ('lexical', 'hybrid') then
-        raise exception 'only lexical and hybrid retrieval have a calibration, got %', p_retrieval
+    if (p_retrieval in ('lexical', 'hybrid')) is not true then
+        raise exception 'only lexical and hybrid retrieval have a calibration, got %',
+            coalesce(p_retrieval, 'null')
             using errcode = 'RG001', hint = 'Set RAG_RETRIEVAL=lexical or hybrid.';
     end if;
-    if cardinality(p_weights) <> 4 or array_position(p_weights, null) is not null then
-        raise exception 'a calibration has four parameters, got %', p_weights
+    if p_weights is null or cardinality(p_weights) <> 4
+        or exists (
+            select 1 from unnest(p_weights) as w (weight)
+            where (abs(w.weight) < 'Infinity') is not true
+        )
+    then
+        raise exception 'a calibration has four finite parameters, got %',
+            coalesce(p_weights::text, 'null')
             using errcode = 'RG001', hint = 'Intercept, weights of similarity, coverage, CJK share.';
     end if;
     if p_weights[2] < 0 or p_weights[3] < 0 then
@@ -283,7 +297,8 @@ comment on function rag.set_calibration(
 ) is
 'Puts a calibration of one''s own in force, in place of an earlier one: p_weights are the intercept
 and the weights of similarity, coverage and CJK share. The shipped one stays and counts again after
-rag.drop_calibration. Raises RG001 for vector and for weights below 0.';
+rag.drop_calibration. Raises RG001 for vector, for weights that are not four numbers, and for those of
+similarity and coverage below 0.';
 
 create or replace function rag.drop_calibration(
     p_provider text, p_model text, p_retrieval text

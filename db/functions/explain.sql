@@ -166,7 +166,8 @@ begin atomic
         where jsonb_typeof(s.section) = 'array'
     )
     select coalesce(bool_or(
-        lower(trim(normalize(p_heading, nfc), ' #')) = any(p.headings)
+        lower(trim(normalize(p_heading, nfc))) = any(p.headings)
+        or lower(trim(normalize(p_heading, nfc), ' #')) = any(p.headings)
         or (
             trim(p_heading, ' #') <> ''
             and array(
@@ -250,11 +251,16 @@ create or replace function rag.tidy_path(p_path text)
     immutable
     parallel safe
 return regexp_replace(
-    regexp_replace(normalize(p_path, nfc), '^(\./+)+', ''), '(?<=.)/+$', ''
+    regexp_replace(
+        -- as a wikilink, without alias
+        regexp_replace(normalize(p_path, nfc), '^!?\[\[([^]|]+)(?:\|[^]]*)?\]\]$', '\1'),
+        '^(\./+)+', ''
+    ), '(?<=.)/+$', ''
 );
 
 comment on function rag.tidy_path(text) is
-'A path as it is compared: NFC, without ./ before it and slashes behind it.
+'A path as it is compared: NFC, without ./ before it, slashes behind it and the brackets of a
+wikilink.
 Example: select rag.tidy_path(''./a/b.md'');';
 
 create or replace function rag.locate_note(p_path text, p_vault text default null)
@@ -425,6 +431,12 @@ begin
     select
         case
             when n.former then 'moved'
+            when
+                n.status = 'failed'
+                and exists (
+                    select 1 from rag.ingest_runs as r
+                    where r.vault_path = n.vault_path and r.id > n.run_id and r.status = 'success'
+                ) then 'vanished'
             when n.status = 'failed' then 'failed'
             when n.status = 'pending' and starts_with(n.reason, 'withheld') then 'withheld'
             when n.status = 'pending' and n.run_status = 'running' and rag.run_is_alive(n.run_id)
@@ -446,8 +458,9 @@ $$;
 comment on function rag.trace_note(text, text) is
 'What the ledger says last about the note that a path means (rag.match_path; of p_vault before
 others), or about a folder above it that could not be read; no row where no run has seen it. fate:
-failed, deleted, withheld (its deletion), moved (to moved_to), pending (planned by a run that is at
-work), interrupted (planned by one that ended before), stored. reason is the error of a failed one.
+failed, vanished (failed, and a later run did not find it any more), deleted, withheld (its
+deletion), moved (to moved_to), pending (planned by a run that is at work), interrupted (planned by one
+that ended before), stored. reason is the error of a failed one.
 Example: select * from rag.trace_note(''notes/broken.md'');';
 
 create or replace function rag.suggest_paths(p_path text, p_limit integer default 5)

@@ -124,8 +124,11 @@ begin atomic
         c.chunks,
         ln(1 + (greatest(a.chunks, c.chunks) - c.chunks + 0.5::double precision) / (c.chunks + 0.5))
             as idf,
-        ln(1 + (greatest(a.chunks, c.chunks) + 50 - c.chunks + 0.5::double precision)
-            / (c.chunks + 0.5)) as weight
+        case
+            when rag.is_stop_word(t.term) then 0
+            else ln(1 + (greatest(a.chunks, c.chunks) + 50 - c.chunks + 0.5::double precision)
+                / (c.chunks + 0.5))
+        end as weight
     from terms as t
     inner join counts as c on t.dim = c.dim
     inner join counts as a on a.dim = 0
@@ -137,7 +140,8 @@ comment on function rag.weigh_question(text, text) is
 ln(1 + (N - n + 0.5) / (n + 0.5)), N being all chunks (Robertson and Zaragoza, 2009; the 1 + keeps it
 above 0). Of one vault or of all that the caller may see. weight is the idf that the term would have
 beside fifty more chunks without any of the terms: what coverage goes by, because idf alone makes the
-words that a base of few chunks holds count next to nothing against those it lacks.
+words that a base of few chunks holds count next to nothing against those it lacks. A stop word, by
+which a question is searched that has nothing else, has weight 0.
 Example: select * from rag.weigh_question(''如何重置数据库密码？'');';
 
 create or replace function rag.weigh_sentences(
@@ -228,7 +232,7 @@ create or replace function rag.measure_coverage(
     immutable
     parallel safe
 begin atomic
-    select least(1, max(-(p.weights <#> p_terms) / (15 * p.most)))
+    select least(1, coalesce(max(-(p.weights <#> p_terms) / (15 * nullif(p.most, 0))), 0))
     from unnest(p_sentences, p_most) as p (weights, most);
 end;
 

@@ -179,8 +179,8 @@ begin
             (
                 select
                     case
-                        when p_retrieval <> 'vector'
-                            then coalesce(max(w.coverage), case when not v_wordless then 0 end)
+                        when p_retrieval <> 'vector' and not v_wordless
+                            then coalesce(max(w.coverage), 0)
                     end
                 from by_words as w
                 where w.lexical_rank <= 20
