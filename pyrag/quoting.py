@@ -55,6 +55,7 @@ _INLINE = re.compile(
 )
 _BETWEEN = re.compile(rf"(?<=[{_ENDS}])[ \t]*(?:[,，;；、/|+][ \t]*)?(?:and|和|以及)?[ \t]*(?=[{_OPEN}])")
 _NEXT_ON_LINE = re.compile(rf"(?<=[{_ENDS}])[ \t,;，；]*(?={_MARKS}{_SEPARATOR}[{_OPEN}])", re.IGNORECASE)
+_SOURCE_MARK = re.compile(r"[\[［【]\d")
 _SPAN = re.compile(r"(\d+)(?:[ ]?[-‐‑–—~～至][ ]?(\d+))?")
 
 
@@ -63,8 +64,9 @@ def split_quotes(reply: str) -> tuple[str, list[tuple[int, str]]]:
 
     A part is what the rules ask for: a line QUOTES and then lines `[1] "…"`. Other spellings are found too:
     引文, other marks of quotes and numbers, bullets, in a fence, without a line break before it, without its
-    heading at the end of the reply. It may stand anywhere and more than once; what is around it is the answer,
-    but for the thought that a reply begins with. Quotes are text that a database can hold; an empty one stays.
+    heading at the end of the reply. It may stand anywhere and more than once; what is around it is the
+    answer, but for the thought that a reply begins with. Quotes are text that a database can hold; an empty
+    one stays.
     """
     reply = reply.replace("\0", " ").encode("utf-8", "replace").decode()
     if thought := _THOUGHT.match(reply):
@@ -113,7 +115,7 @@ def _opening(lines: Sequence[str], at: int, following: Sequence[int]) -> tuple[i
     after = following[at + 1]
     next_line = lines[after] if after < len(lines) else None
     if len(line) < 80 and _HEADING.fullmatch(line):
-        opens = next_line is None or bool(_ENTRY.match(next_line) or _TURNED.fullmatch(next_line))
+        opens = next_line is None or _is_entry(next_line) or _introduces(lines, after, following)
         return (0, len(line)) if opens else None
     if len(line) < 80 and _SOURCES.fullmatch(line):
         return (0, len(line)) if next_line is not None and _is_whole_entry(next_line) else None
@@ -128,6 +130,9 @@ def _end_of_part(
     lines: Sequence[str], at: int, part: Sequence[str], following: Sequence[int], fenced: bool
 ) -> int:
     """The first line below a part: what is no quote, nor the rest of one that is open."""
+    first = following[at]
+    if not part and first < len(lines) and not _is_entry(lines[first]):
+        at = first + 1
     found = _read(part)
     last = found[-1][1] if found else None
     while at < len(lines):
@@ -154,6 +159,14 @@ def _end_of_part(
             break
         at += 1
     return at
+
+
+def _introduces(lines: Sequence[str], at: int, following: Sequence[int]) -> bool:
+    """Whether a line below a heading leads to a quote, such as "Here they are:"."""
+    after = following[at + 1]
+    line = lines[at]
+    short = len(line) < 80 and not _SOURCE_MARK.search(line) and not _HEADING.fullmatch(line)
+    return short and after < len(lines) and _is_whole_entry(lines[after])
 
 
 def _is_entry(line: str) -> bool:

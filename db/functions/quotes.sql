@@ -269,16 +269,19 @@ begin atomic
     -- code is taken first, so that a comment in it is no heading
     with patterns as (
         select
-            '^[ \t>]*```[^\n]*\n(?:[^`]|`(?!``))*```|^[ \t>]*~~~[^\n]*\n(?:[^~]|~(?!~~))*~~~' as code,
+            '^[ \t>]*```[^\n]*\n(?:[^`]|`(?!``))*```'
+            || '|^[ \t>]*~~~[^\n]*\n(?:[^~]|~(?!~~))*~~~' as code,
             '^[ ]{0,3}#{1,6}[ \t][^\n]*$' as heading
     )
 
     select
         coalesce((
             select string_agg(m.found[1], E'\n' order by m.place)
-            from regexp_matches(p_text, p.code || '|(' || p.heading || ')', 'gn') with ordinality as m (found, place)
+            from
+                regexp_matches(p_text, p.code || '|(' || p.heading || ')', 'gw')
+                    with ordinality as m (found, place)
         ), '') as headings,
-        regexp_replace(p_text, '(' || p.code || ')|' || p.heading, '\1', 'gn') as body
+        regexp_replace(p_text, '(' || p.code || ')|' || p.heading, '\1', 'gw') as body
     from patterns as p;
 end;
 
@@ -298,7 +301,7 @@ create or replace function rag.verify_quotes(
 as $$
 declare
     v_longest constant integer := 4000;
-    v_most_parts constant integer := 10;
+    v_most_parts constant integer := 11;
     v_dots constant text := '[.]{3,}|[…⋯]+|[.](?:\s[.]){2,}|。{3,}';
     v_shown text[];
     v_headings text[];
@@ -335,7 +338,7 @@ begin
             v_weak[i] := false;
             found_in := '{}';
             v_parts := case when quote ~ v_dots then regexp_split_to_array(left(quote, v_longest + 1), v_dots) end;
-            if length(quote) <= v_longest and coalesce(cardinality(v_parts), 0) <= v_most_parts + 2 then
+            if coalesce(length(quote), 0) <= v_longest and coalesce(cardinality(v_parts), 0) <= v_most_parts then
                 v_whole := coalesce(rag.fold_quote(quote), '');
                 v_weak[i] := rag.weigh_quote(v_whole) < rag.shortest_quote();
                 select
@@ -414,7 +417,7 @@ $$;
 comment on function rag.verify_quotes(integer[], text[], text[]) is
 'The verdict on each quote, in the order given: whether it stands in source p_numbers[i] (from 1)
 of p_sources, both folded by rag.fold_quote. supported: it does. other_source: it stands only in
-others. not_found: in none, or it has more than 4000 characters or 10 parts. too_short: it weighs less
+others. not_found: in none, or it has more than 4000 characters or 11 parts. too_short: it weighs less
 than rag.shortest_quote(), or stands in headings only, so it proves nothing unless it is a whole
 source. found_in has the numbers of all sources in which it stands. Dots
 (... or …) in a quote leave something out: then the parts must stand in one source in this order,
