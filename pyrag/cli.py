@@ -212,7 +212,8 @@ def ask(
 ) -> None:
     """Answer a question from the knowledge base with citations, or say honestly that it holds no answer.
 
-    The answer appears as the model writes it. With --json it is one document, the body of POST /ask.
+    The answer appears as the model writes it, in strict mode when its quotes are checked. With --json it is
+    one document, the body of POST /ask.
     """
     from contextlib import closing
 
@@ -224,11 +225,18 @@ def ask(
         print_json(service.ask(question, top_k, fallback, wanted).model_dump())
         return
     asked = service.retrieve_for(question, top_k, fallback, wanted)
+    checked = asked.prompt is not None and asked.prompt.quotes
     begun = False
     try:
         with closing(service.answer(asked, stream=True)) as events:
             for event in events:
-                if isinstance(event, RetrievalEvent):
+                if checked and isinstance(event, AskResponse):
+                    print_head(event)  # the mode of the retrieval was not the last word
+                    print("\n".join(shown(line) for line in event.answer.replace("\r\n", "\n").split("\n")))
+                    print_citations(event)
+                elif checked:
+                    continue
+                elif isinstance(event, RetrievalEvent):
                     print_head(event)
                 elif isinstance(event, TokenEvent):
                     begun = True

@@ -149,8 +149,6 @@ def print_citations(response: AskResponse) -> None:
     """The citations of an answer, after what is to be said about it on stderr."""
     if response.mode == "rag" and response.reason:
         note(f"warning: {'not grounded' if not response.grounded else 'not complete'}: {response.reason}")
-    if response.mode == "no_answer" and response.failed_quotes is not None:
-        note(f"no answer: {response.reason}")  # the first line may have said rag
     unverified = response.unverified_citations or 0
     if response.removed_citations > unverified:
         unreal = response.removed_citations - unverified
@@ -164,8 +162,16 @@ def print_citations(response: AskResponse) -> None:
         if citation.heading:
             print(f"    {shown(citation.heading)}")
         for quote in citation.quotes or []:
-            text = " ".join(quote.quote.split())
-            print(f"    {quote.verdict.replace('_', ' ')}: “{shown(text)}”")
+            if quote.verdict == "supported":
+                print(f"    supported: {_in_marks(quote.quote)}")
     unused = [number for number, each in enumerate(response.citations, start=1) if not each.cited]
     if unused and response.mode == "rag":
         print(f"\nnot cited in the answer: {', '.join(f'[{number}]' for number in unused)}")
+    if response.failed_quotes:
+        print("\nfailed quotes, which the model gave:")
+    for failed in response.failed_quotes or []:
+        print(f"[{failed.number}] {failed.verdict.replace('_', ' ')}: {_in_marks(failed.quote)}")
+
+
+def _in_marks(quote: str) -> str:
+    return f"“{shown(' '.join(quote.split()))}”"

@@ -13,7 +13,9 @@ from pyrag.models import Context, Finish, Prompt
 
 _MOST_QUOTES = 4
 _MOST_OF_A_GROUP = 12  # list items, table rows or code lines that one quote brings along
-_LONG = 10  # letters and digits of a verbatim quote at least, CJK ones counted twice
+# Letters and digits of a verbatim quote at least, CJK ones counted twice. A little more than
+# rag.shortest_quote(), since this weighs less exactly; the model knows no database to ask for it.
+_LONG = 10
 _ENOUGH = 0.5  # a quote must fit at least this share of what the best one does
 _SENTENCE_END = re.compile(r"(?<=[。！？；])|(?<=[.!?])\s+")
 _MARKER = re.compile(r"^\s*(?:>\s*)*(?:[-*+]\s+(?:\[[ xX]\]\s+)?|\d+[.)]\s+)?")

@@ -18,18 +18,24 @@ MOST_QUOTES = 100  # of one reply; the others are not looked at
 _MOST_OF_A_LINE = 100  # numbers before one quote
 _LONGEST_SHOWN = 1000  # characters of a quote in a reply
 _LONGEST_OPEN = 20_000  # characters of a quote over several lines
+_LONGEST = 5000  # characters of a quote that are looked at; rag.verify_quotes finds none of that length
 
 # --- taking them out of the reply
 
-_WORD = r"(?:quotes?|quotations?|supporting[ ]quotes?|引文|引用|原文|原文引用|引文核对)"
+_WORD = r"(?:(?:supporting[ ])?(?:quotes?|quotations?)(?:[ ]used)?|引文|引用|原文|原文引用|引文核对)"
 _HEADING = re.compile(rf"[\s>#*_`=\-]*{_WORD}[\s*_`]*[:：]?[\s*_`=\-]*", re.IGNORECASE)
+# A heading only above whole quotes: a list of sources is none
+_SOURCES = re.compile(r"[\s>#*_`=\-]*(?:sources?|来源|资料来源)[\s*_`]*[:：]?[\s*_`=\-]*", re.IGNORECASE)
+_THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>\s*", re.DOTALL | re.IGNORECASE)
+_RULE = re.compile(r"[ \t]*(?:-{3,}|\*{3,}|_{3,})[ \t]*")
 _FENCE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})[ \t]*\w*[ \t]*")
 _OPEN = '"“”„«「『＂'
 _CLOSE = {'"': '"”“＂', "“": '”"', "”": '”"', "„": '“”"', "«": "»", "「": "」", "『": "』", "＂": '＂"'}
 _ENDS = '"“”»」』＂'
 _BULLET = r"[ \t>]{0,20}(?:(?:[-*+•·–]|\d{1,3}[.)](?=[ \t]*[\[［【]))[ \t]*)?(?:\*\*|__)?"
 _NAME = r"(?:(?:sources?|来源|來源|资料|資料)[ ]?[#:：]?[ ]?|\^)?"
-_NUMBERS = rf"{_NAME}\d{{1,9}}(?:[ ]?[,，、;][ ]?{_NAME}\d{{1,9}}){{0,20}}"
+_ITEM = rf"{_NAME}\d{{1,9}}(?:[ ]?[-‐‑–—~～至][ ]?\d{{1,9}})?"
+_NUMBERS = rf"{_ITEM}(?:[ ]?[,，、;][ ]?{_ITEM}){{0,20}}"
 _MARKS = rf"(?:[\[［【(（][ ]?{_NUMBERS}[ ]?[\]］】)）][ \t]{{0,3}}){{1,20}}"
 _SEPARATOR = r"(?:\*\*|__)?[ \t]*[:：.、,，)—–=>-]{0,2}[ \t]*(?:\*\*|__)?[ \t]*"
 # [1] "…"   - [1]: …   (1) …   [1][2] "…"   1. "…"   Source 1: "…"
@@ -49,62 +55,149 @@ _INLINE = re.compile(
 )
 _BETWEEN = re.compile(rf"(?<=[{_ENDS}])[ \t]*(?:[,，;；、/|+][ \t]*)?(?:and|和|以及)?[ \t]*(?=[{_OPEN}])")
 _NEXT_ON_LINE = re.compile(rf"(?<=[{_ENDS}])[ \t,;，；]*(?={_MARKS}{_SEPARATOR}[{_OPEN}])", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
+_SOURCE_MARK = re.compile(r"[\[［【]\d")
+_SPAN = re.compile(r"(\d+)(?:[ ]?[-‐‑–—~～至][ ]?(\d+))?")
 
 
 def split_quotes(reply: str) -> tuple[str, list[tuple[int, str]]]:
-    """The answer of a reply without its part of quotes, and these with the number of their source.
+    """The answer of a reply without its parts of quotes, and these with the number of their source.
 
-    The part is what the rules ask for: a line QUOTES and then lines `[1] "…"`. Other spellings are found too:
+    A part is what the rules ask for: a line QUOTES and then lines `[1] "…"`. Other spellings are found too:
     引文, other marks of quotes and numbers, bullets, in a fence, without a line break before it, without its
-    heading at the end of the reply. Quotes are text that a database can hold; an empty one stays.
+    heading at the end of the reply. It may stand anywhere and more than once; what is around it is the
+    answer, but for the thought that a reply begins with. Quotes are text that a database can hold; an empty
+    one stays.
     """
-    lines = re.split(r"\r\n|\r|\n", reply.replace("\0", " ").encode("utf-8", "replace").decode())
+    reply = reply.replace("\0", " ").encode("utf-8", "replace").decode()
+    if thought := _THOUGHT.match(reply):
+        reply = reply[thought.end() :]
+    lines = re.split(r"\r\n|\r|\n", reply)
+    following = _following(lines)
+    answer: list[str] = []
+    parts: list[list[str]] = []
+    kept: list[str] = []  # lines of the answer since the last part
+    at = 0
+    while at < len(lines):
+        place = _opening(lines, at, following)
+        if place is None:
+            kept.append(lines[at])
+            at += 1
+            continue
+        start, rest = place
+        before, fenced = _ended([*kept, lines[at][:start]])
+        answer.append(before)
+        part = [lines[at][rest:]] if rest < len(lines[at]) else []
+        end = _end_of_part(lines, at + 1, part, following, fenced)
+        parts.append([*part, *lines[at + 1 : end]])
+        kept = []
+        at = end
+    if parts:
+        before, below = _without_heading(kept)
+        answer.append(before.strip("\n"))
+        quotes = [each for part in [*parts, below] for each in _entries(part)]
+        return "\n\n".join(part for part in answer if part.strip()), quotes[:MOST_QUOTES]
+    whole, below = _without_heading(lines)
+    return (whole, _entries(below)) if whole.strip() else ("\n".join(lines), [])
+
+
+def _following(lines: Sequence[str]) -> list[int]:
+    """For each line the number of the next one that is neither blank nor a fence; beyond the last: none."""
+    found = [len(lines)] * (len(lines) + 1)
     for at in range(len(lines) - 1, -1, -1):
-        if _is_heading(lines[at]):
-            quotes = _entries(lines[at + 1 :])
-            if quotes or not any(line.strip() and not _FENCE.fullmatch(line) for line in lines[at + 1 :]):
-                return _ended(lines[:at]), quotes
-        elif place := _inline(lines[at]):
-            quotes = _entries([lines[at][place[1] :], *lines[at + 1 :]])
-            if quotes:
-                return _ended([*lines[:at], lines[at][: place[0]]]), quotes
-    return _without_heading(lines)
+        text = bool(lines[at].strip()) and not _FENCE.fullmatch(lines[at])
+        found[at] = at if text else found[at + 1]
+    return found
 
 
-def _is_heading(line: str) -> bool:
-    return len(line) < 80 and bool(_HEADING.fullmatch(line))
-
-
-def _inline(line: str) -> tuple[int, int] | None:
-    """Where a heading stands in a line before its first quote: its start, and that of the quote."""
-    found = list(_INLINE.finditer(line))
+def _opening(lines: Sequence[str], at: int, following: Sequence[int]) -> tuple[int, int] | None:
+    """Where a part begins in a line, and where its first quote may: None if no part begins here."""
+    line = lines[at]
+    after = following[at + 1]
+    next_line = lines[after] if after < len(lines) else None
+    if len(line) < 80 and _HEADING.fullmatch(line):
+        opens = next_line is None or _is_entry(next_line) or _introduces(lines, after, following)
+        return (0, len(line)) if opens else None
+    if len(line) < 80 and _SOURCES.fullmatch(line):
+        return (0, len(line)) if next_line is not None and _is_whole_entry(next_line) else None
+    found = _INLINE.search(line)
     if found:
-        return found[-1].start(), found[-1].end()
+        return found.start(), found.end()
     start = re.match(rf"[\s>#*_]*{_WORD}[*_]*[ \t]*[:：][*_]*[ \t]*", line, re.IGNORECASE)
     return (0, start.end()) if start and _ENTRY.match(line, start.end()) else None
 
 
-def _ended(lines: list[str]) -> str:
-    """The answer above the part: a fence or rule that opened the part goes with it."""
-    while lines and (not lines[-1].strip() or re.fullmatch(r"[ \t]*(?:-{3,}|\*{3,}|_{3,})[ \t]*", lines[-1])):
-        lines = lines[:-1]
-    if sum(bool(_FENCE.fullmatch(line)) for line in lines) % 2:
+def _end_of_part(
+    lines: Sequence[str], at: int, part: Sequence[str], following: Sequence[int], fenced: bool
+) -> int:
+    """The first line below a part: what is no quote, nor the rest of one that is open."""
+    first = following[at]
+    if not part and first < len(lines) and not _is_entry(lines[first]):
+        at = first + 1
+    found = _read(part)
+    last = found[-1][1] if found else None
+    while at < len(lines):
+        line = lines[at]
+        is_open = last is not None and _is_open(last)
+        if not line.strip():
+            # an open quote ends with its paragraph, unless it has not begun
+            last = None if is_open and last else last
+        elif _FENCE.fullmatch(line):
+            after = following[at]
+            entry = after < len(lines) and _is_entry(lines[after])
+            if not (fenced or entry or after == len(lines) or (last == "")):
+                break
+            fenced = not fenced
+        elif _opening(lines, at, following) is not None:
+            break
+        elif _is_entry(line):
+            found = _read([line])
+            last = found[-1][1] if found else last
+        elif is_open and last is not None and len(last) < _LONGEST_OPEN:
+            # only its first and last characters say whether it is closed
+            last = f"{last[:1]}{last[-300:] if len(last) > 1 else ''}\n{line}" if last else line.strip()
+        else:
+            break
+        at += 1
+    return at
+
+
+def _introduces(lines: Sequence[str], at: int, following: Sequence[int]) -> bool:
+    """Whether a line below a heading leads to a quote, such as "Here they are:"."""
+    after = following[at + 1]
+    line = lines[at]
+    short = len(line) < 80 and not _SOURCE_MARK.search(line) and not _HEADING.fullmatch(line)
+    return short and after < len(lines) and _is_whole_entry(lines[after])
+
+
+def _is_entry(line: str) -> bool:
+    return bool(_ENTRY.fullmatch(line) or _TURNED.fullmatch(line))
+
+
+def _ended(lines: list[str]) -> tuple[str, bool]:
+    """The answer above a part, and whether a fence is open there: with the rule above it that goes."""
+    end = len(lines)
+    while end and (not lines[end - 1].strip() or _RULE.fullmatch(lines[end - 1])):
+        end -= 1
+    lines = lines[:end]
+    open_fence = sum(bool(_FENCE.fullmatch(line)) for line in lines) % 2 == 1
+    if open_fence:
         if _FENCE.fullmatch(lines[-1]):
-            return _ended(lines[:-1])
+            return _ended(lines[:-1])[0], True
         if _FENCE.fullmatch(lines[0]):  # around the whole reply
             lines = lines[1:]
-    return "\n".join(lines).rstrip()
+    while lines and not lines[0].strip():
+        lines = lines[1:]
+    return "\n".join(lines).rstrip(), open_fence
 
 
-def _without_heading(lines: list[str]) -> tuple[str, list[tuple[int, str]]]:
-    """A reply that ends in lines of quotes, with some answer before them."""
+def _without_heading(lines: list[str]) -> tuple[str, list[str]]:
+    """A text that ends in lines of quotes, without them, and these lines."""
     start = len(lines)
     while start and (not lines[start - 1].strip() or _is_whole_entry(lines[start - 1])):
         start -= 1
-    quotes = _entries(lines[start:])
-    answer = _ended(lines[:start])
-    return (answer, quotes) if quotes and answer else ("\n".join(lines), [])
+    if not any(line.strip() for line in lines[start:]):
+        return "\n".join(lines), []
+    return _ended(lines[:start])[0], lines[start:]
 
 
 def _is_whole_entry(line: str) -> bool:
@@ -115,7 +208,18 @@ def _is_whole_entry(line: str) -> bool:
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[int, str]]:
-    """The quotes of the lines below the heading; a quote goes on until its mark is closed."""
+    """The quotes of the lines below a heading, each once for each of its numbers."""
+    quotes = [
+        (number, quote[:_LONGEST])
+        for numbers, text in _read(lines)
+        for quote in _parts(text)
+        for number in numbers
+    ]
+    return quotes[:MOST_QUOTES]
+
+
+def _read(lines: Sequence[str]) -> list[tuple[list[int], str]]:
+    """What stands behind numbers, with its marks; a quote goes on until its mark is closed."""
     found: list[tuple[list[int], str]] = []
     for line in lines:
         if _FENCE.fullmatch(line):
@@ -125,16 +229,22 @@ def _entries(lines: Sequence[str]) -> list[tuple[int, str]]:
             turned = None if open_quote else _TURNED.fullmatch(part)
             entry = turned or _ENTRY.fullmatch(part)
             if entry and (not open_quote or (entry["quote"][:1] or " ") in _OPEN):
-                marks = entry["marks"] or entry["bare"]
-                numbers = list(dict.fromkeys(map(int, _NUMBER.findall(marks))))[:_MOST_OF_A_LINE]
-                found.append((numbers, entry["quote"].strip()))
+                found.append((_numbers(entry["marks"] or entry["bare"]), entry["quote"].strip()))
             elif open_quote and len(found[-1][1]) < _LONGEST_OPEN:
                 numbers, text = found[-1]
                 found[-1] = (numbers, f"{text}\n{part}".strip())
         if len(found) > MOST_QUOTES:
             break
-    quotes = [(number, quote) for numbers, text in found for quote in _parts(text) for number in numbers]
-    return quotes[:MOST_QUOTES]
+    return found
+
+
+def _numbers(marks: str) -> list[int]:
+    """The numbers of marks such as [1], [1, 2] and [1-3], each once."""
+    numbers: list[int] = []
+    for first, last in _SPAN.findall(marks):
+        low, high = sorted((int(first), int(last or first)))
+        numbers += range(low, min(high + 1, low + _MOST_OF_A_LINE))
+    return list(dict.fromkeys(numbers))[:_MOST_OF_A_LINE]
 
 
 def _is_open(text: str) -> bool:
