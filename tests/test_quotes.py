@@ -116,7 +116,8 @@ def test_a_part_of_quotes_is_taken_out_however_it_is_written(
         ('A.\n\nQUOTES\n[1] "kept for 30 days"\n\nB [1].', "A.\n\nB [1].", ONE),
         ('A.\nQUOTES\n[1] "kept for 30 days"\nB [1].\nC.', "A.\n\nB [1].\nC.", ONE),
         ('QUOTES\n[1] "kept for 30 days\n\nB [1].', "B [1].", ONE),
-        ('A [1]:\n\nQUOTES\n[1] "kept for 30 days"\n\n```sh\nls\n```\nB.', "A [1]:\n\n```sh\nls\n```\nB.", ONE),
+        ('A [1]:\n\nQUOTES\n[1] "kept for 30 days"\n\n```sh\nls\n```\nB.',
+         "A [1]:\n\n```sh\nls\n```\nB.", ONE),
         ('```\nQUOTES\n[1] "kept for 30 days"\n```\n\nB [1].', "B [1].", ONE),
         ("<think>A.</think>B [1].", "B [1].", []),
     ],
@@ -130,7 +131,8 @@ def test_the_answer_is_all_that_stands_around_the_parts(
 @pytest.mark.parametrize(
     "reply",
     [
-        "", "A [1].", "A [1].\n\nSources:\n[1] runbook.md", "A [1].\n\nSources:\n- [1] Runbook", "Quotes are kept for 30 days [1].", "The word QUOTES stands here [1].",
+        "", "A [1].", "A [1].\n\nSources:\n[1] runbook.md", "A [1].\n\nSources:\n- [1] Runbook",
+        "Quotes are kept for 30 days [1].", "The word QUOTES stands here [1].",
         "# Quotes\n\nSales quotes are valid for 30 days [1].", '[1] "kept for 30 days"',
         "引文 is a word [1].", "- [1] first\n- [2] second", 'He said "30 days" [1].',
     ],
